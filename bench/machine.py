@@ -110,7 +110,7 @@ class Usage:
     others_s: float
 
     @property
-    def others_share(self) -> float:
+    def others_cores(self) -> float:
         """Return the CPU use of others in cores: 0.25 is a quarter of a core."""
         return self.others_s / self.elapsed_s if self.elapsed_s > 0 else 0.0
 
@@ -165,11 +165,11 @@ def settle(bystanders: Collection[int] = (), timeout_s: float = 60) -> None:
     while meminfo_bytes("Dirty", "Writeback") > QUIET_DIRTY_BYTES and time.monotonic() < end:
         time.sleep(0.05)
     end = min(end, time.monotonic() + timeout_s / 3)
-    share = 1.0
-    while share > QUIET_CORES and time.monotonic() < end:
+    cores = 1.0
+    while cores > QUIET_CORES and time.monotonic() < end:
         watch = Watch(bystanders)
         time.sleep(QUIET_LOOK_S)
-        share = watch.stop().others_share
+        cores = watch.stop().others_cores
 
 
 def meminfo_bytes(*names: str) -> int:

@@ -58,7 +58,7 @@ class Usage(Protocol):
     """CPU use during a period (`machine.Usage`)."""
 
     @property
-    def others_share(self) -> float:
+    def others_cores(self) -> float:
         """CPU use of other processes, in cores."""
         ...
 
@@ -214,7 +214,7 @@ class Runner:
             self._progress.doing(f"limit {limit.name}, {_turn(number, repeat)}")
             watch = self._quiet_watch(None)
             result = limit.measure(self._new_directory())
-            if watch.stop().others_share <= self._plan.others_cores_max:
+            if watch.stop().others_cores <= self._plan.others_cores_max:
                 break
         else:
             why = f"other processes used the machine in all of its {tries} runs"
@@ -319,7 +319,7 @@ class Runner:
                 raise KeyboardInterrupt from error
             return Failure(number, _reason(error))
         # A broker that was not started here counts as another process.
-        others = None if target.process is None else usage.others_share
+        others = None if target.process is None else usage.others_cores
         state = SampleState.COUNTED
         if number < 1:
             state = SampleState.WARM_UP

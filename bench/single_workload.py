@@ -131,7 +131,7 @@ def _measure(workload: Workload, target: Target) -> None:
         for metric in workload.metrics
         if metric.name in outcome.values
     ]
-    notes = [f"others {usage.others_share:.0%}", *outcome.notes]
+    notes = [f"others used {usage.others_cores:.0%} of a core", *outcome.notes]
     print("   ".join(values), f"({'; '.join(notes)})", flush=True)
 
 

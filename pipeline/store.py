@@ -59,8 +59,8 @@ from odradek.storage.tiered.segment_metadata import RemoteLogSegmentMetadata, To
 
 log = logging.getLogger("odradek.pipeline")
 
-AT_ONCE = 32
-"""Concurrent requests for small objects, and listed directories."""
+CONCURRENT_REQUESTS = 32
+"""Maximum number of concurrent requests for small objects."""
 LINEAGES_MAX = 8
 """Maximum number of segments whose leader epochs are read if those of the last one are unreadable."""
 
@@ -88,7 +88,7 @@ class Store:
 
     @cached_property
     def _pool(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(AT_ONCE, thread_name_prefix="odradek-store")
+        return ThreadPoolExecutor(CONCURRENT_REQUESTS, thread_name_prefix="odradek-store")
 
     @property
     def objects(self) -> Objects:
@@ -109,9 +109,11 @@ class Store:
             each for name in names if (each := parse_directory(name)) and includes_topic(each.topic)
         ]
         wanted = [each for each in found if is_read(each)]
-        prefixes = dict(zip(wanted, self._at_once(self.first_page, wanted), strict=True))
-        empty = {tp for tp, first_page in prefixes.items() if not first_page.manifests}
-        return {tp: prefixes.get(tp) for tp in found if tp not in empty}
+        first_pages = dict(
+            zip(wanted, self._read_concurrently(self.first_page, wanted), strict=True)
+        )
+        empty = {tp for tp, first_page in first_pages.items() if not first_page.manifests}
+        return {tp: first_pages.get(tp) for tp in found if tp not in empty}
 
     def first_page(self, partition: TopicIdPartition) -> FirstPage:
         summary, last = None, ""
@@ -218,9 +220,11 @@ class Store:
         """
         found: list[AbortedTransaction] = []
         listed = np.flatnonzero(slices.rows["flags"] & TXN_INDEX_EMPTY == 0)
-        for at in range(0, len(listed), AT_ONCE):
-            some = listed[at : at + AT_ONCE]
-            indexes = self._at_once(self._transactions, [each.segment for each in slices[some]])
+        for at in range(0, len(listed), CONCURRENT_REQUESTS):
+            some = listed[at : at + CONCURRENT_REQUESTS]
+            indexes = self._read_concurrently(
+                self._transactions, [each.segment for each in slices[some]]
+            )
             for number, data in zip(some.tolist(), indexes, strict=True):
                 (each,) = slices[number : number + 1]
                 if isinstance(data, UnreadableSegment):
@@ -276,13 +280,13 @@ class Store:
         """Run `act` for several partitions concurrently; it may itself use the store concurrently."""
         if len(items) < 2:
             return [act(each) for each in items]
-        with ThreadPoolExecutor(min(AT_ONCE, len(items)), "odradek-plan") as pool:
+        with ThreadPoolExecutor(min(CONCURRENT_REQUESTS, len(items)), "odradek-plan") as pool:
             return list(pool.map(act, items))
 
-    def _at_once(self, ask: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    def _read_concurrently(self, read: Callable[[T], R], items: Sequence[T]) -> list[R]:
         if len(items) < 2:
-            return [ask(each) for each in items]
-        return list(self._pool.map(ask, items))
+            return [read(each) for each in items]
+        return list(self._pool.map(read, items))
 
     def _pages(self, prefix: str, after: str = "") -> Iterator[Sequence[str]]:
         with _named(prefix, "listed"):
@@ -306,7 +310,7 @@ class Store:
                 pass_over(error)
                 return None
 
-        return [each for each in self._at_once(opened, keys) if each is not None]
+        return [each for each in self._read_concurrently(opened, keys) if each is not None]
 
     def _manifest(self, key: str) -> RemoteLogSegmentMetadata | None:
         """Read a manifest; None if the segment was deleted since it was listed."""
@@ -397,7 +401,7 @@ def store_at(target: str, options: tuple[tuple[str, str], ...]) -> Store:
     return open_store(target, dict(options))
 
 
-AT_ONCE = 32
+CONCURRENT_LISTINGS = 32
 """Maximum number of directories listed concurrently, with one page of each in memory."""
 
 Page = Sequence[ObjectInfo]
@@ -411,7 +415,7 @@ def list_directories(
     Directories are listed concurrently, because the pages of one listing are sequential.
     """
     left = iter(directories)
-    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="odradek-list") as pool:
+    with ThreadPoolExecutor(CONCURRENT_LISTINGS, thread_name_prefix="odradek-list") as pool:
         coming: dict[Future[Page | None], tuple[str, Iterator[Page]]] = {}
 
         def begin(count: int) -> None:
@@ -419,7 +423,7 @@ def list_directories(
                 pages = objects.pages(name)
                 coming[pool.submit(next, pages, None)] = name, pages
 
-        begin(AT_ONCE)
+        begin(CONCURRENT_LISTINGS)
         while coming:
             done, _ = wait(coming, return_when=FIRST_COMPLETED)
             for each in done:

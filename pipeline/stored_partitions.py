@@ -49,14 +49,14 @@ class StoredPartitions:
         ids: Mapping[TopicPartition, TopicIdPartition | None],
         store: Store | None,
         brokers: Brokers | None,
-        prefixes: dict[TopicPartition, FirstPage],
+        first_pages: dict[TopicPartition, FirstPage],
     ) -> None:
-        """`prefixes`: of those that were listed before; each is taken out when it is used."""
+        """`first_pages` has the listings that exist already; `look_up` removes those that it uses."""
         self._options = options
         self._ids = ids
         self._store = store
         self._brokers = brokers
-        self._first_pages = prefixes
+        self._first_pages = first_pages
         self._segments: dict[TopicPartition, bytes] = {}
         """Packed, because there may be millions of segments."""
         self._lineages: dict[TopicPartition, list[EpochStart]] = {}

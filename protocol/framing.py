@@ -92,7 +92,7 @@ def response_header(api: Api, version: int, correlation_id: int) -> bytes:
     return _CORRELATION.pack(correlation_id)
 
 
-def respond_head(api: Api, version: int, correlation_id: int, body_bytes: int) -> bytes:
+def response_head(api: Api, version: int, correlation_id: int, body_bytes: int) -> bytes:
     """The size of the frame and the header, which precede the body of a response."""
     if version >= api.flexible_version and api is not API_VERSIONS:
         return _SIZE_CORRELATION_AND_NO_TAGS.pack(5 + body_bytes, correlation_id, 0)

@@ -31,7 +31,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def responses_metadata(address: tuple[str, int], timeout_s: float) -> bool:
+def responds_to_metadata(address: tuple[str, int], timeout_s: float) -> bool:
     """Return whether the broker responds to a Metadata request on a new connection."""
     try:
         with socket.create_connection(address, timeout=timeout_s) as connection:
@@ -84,7 +84,9 @@ class PeerProcess:
 
     def _wait_for_response(self, process: subprocess.Popen[bytes]) -> None:
         end = self.exec_started_at + self._launch.start_s
-        while (address := self._address()) is None or not responses_metadata(address, timeout_s=1):
+        while (address := self._address()) is None or not responds_to_metadata(
+            address, timeout_s=1
+        ):
             if process.poll() is not None:
                 raise PeerFailed(f"ended with exit status {process.returncode}\n{self.log()}")
             if time.monotonic() > end:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from odradek.bench.model import Feature, PeerUnavailable, Target
-from odradek.bench.peers.process import responses_metadata
+from odradek.bench.peers.process import responds_to_metadata
 from odradek.bench.peers.topics import AdminTopics
 from odradek.bench.raw_connection import RawConnection
 from odradek.protocol import apis
@@ -37,7 +37,7 @@ class RunningBroker:
     def obtain(self) -> None:
         """Check the address. Raises PeerUnavailable without a response, or if the cluster has other brokers."""
         address = self._target().address
-        if not responses_metadata(address, RESPONSE_S):
+        if not responds_to_metadata(address, RESPONSE_S):
             raise PeerUnavailable(f"no response from {self.bootstrap}")
         with RawConnection(address) as wire:
             brokers = len(wire.ask(apis.METADATA, {"topics": []}).brokers)

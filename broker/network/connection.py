@@ -30,7 +30,7 @@ from odradek.broker.requests.route import WOULD_BLOCK
 from odradek.broker.timers import LARGE_BYTES
 from odradek.protocol import apis
 from odradek.protocol.errors import InvalidFrame
-from odradek.protocol.framing import parts_bytes, read_request_header, respond_head
+from odradek.protocol.framing import parts_bytes, read_request_header, response_head
 from odradek.seams.files import Buffer, FileSlice
 from odradek.seams.network import Address, Connection, ConnectionLost, Selector
 
@@ -301,7 +301,7 @@ class ClientConnection:
         body = route.write(ctx.api.key, version, values)
         if not isinstance(body, (bytes, bytearray, memoryview)):
             body = b"".join(cast("Sequence[Buffer]", body))
-        response = respond_head(ctx.api, version, ctx.correlation_id, len(body)) + body
+        response = response_head(ctx.api, version, ctx.correlation_id, len(body)) + body
         try:
             sent_bytes = self._connection.send_nowait(response)
         except ConnectionLost:
@@ -330,14 +330,14 @@ class ClientConnection:
         """Add a response to those that the next flush sends; a small one in one buffer."""
         if isinstance(body, (bytes, bytearray, memoryview)):
             size_bytes = len(body)
-            head = respond_head(api, version, correlation_id, size_bytes)
+            head = response_head(api, version, correlation_id, size_bytes)
             if size_bytes <= JOINED_BYTES_MAX:
                 self._unsent.append(head + body)
             else:
                 self._unsent += (head, body)
         else:
             size_bytes = parts_bytes(body)
-            self._unsent.append(respond_head(api, version, correlation_id, size_bytes))
+            self._unsent.append(response_head(api, version, correlation_id, size_bytes))
             self._unsent += body
         self._unsent_bytes += size_bytes
 

@@ -160,9 +160,9 @@ def run_audit(
         return _run_audit(job, run_tasks, slots, on_progress, None)
     with open_audit_results(
         job.resume, job.tiered_url, has_brokers=job.bootstrap is not None
-    ) as notes:
-        report = _run_audit(job, run_tasks, slots, on_progress, notes)
-        notes.end()
+    ) as results_file:
+        report = _run_audit(job, run_tasks, slots, on_progress, results_file)
+        results_file.remove()
         return report
 
 
@@ -171,7 +171,7 @@ def _run_audit(
     run_tasks: RunTasks,
     slots: int,
     on_progress: Callable[[JobProgress], None],
-    notes: AuditResultsFile | None,
+    results_file: AuditResultsFile | None,
 ) -> AuditReport:
     clock = RealClock()
     begun_at = clock.monotonic()
@@ -186,21 +186,21 @@ def _run_audit(
         wanted=partial(_is_wanted, job.topics),
     )
     totals = _SegmentTotals()
-    noted = 0
+    resumed = 0
     whole = (
         each
         for each in _complete_segments(listed, source)
         if cluster_view is None or each.partition is None or cluster_view.exists(each.partition)
     )
     while some := list(islice(whole, SEGMENTS_A_TASK * TASKS_A_ROUND * slots)):
-        reports = _earlier_reports(notes, some)
-        noted += len(reports)
+        reports = _earlier_reports(results_file, some)
+        resumed += len(reports)
         read = _read(source, [each for each in some if _id(each) not in reports], run_tasks)
-        if notes is not None and read:
-            notes.note(read)
+        if results_file is not None and read:
+            results_file.append(read)
         for report in (*reports.values(), *(report for _, report in read)):
             totals.add(report)
-        on_progress(JobProgress(totals.segments, 0, clock.monotonic() - begun_at, noted))
+        on_progress(JobProgress(totals.segments, 0, clock.monotonic() - begun_at, resumed))
     if cluster_view is not None:
         cluster_view.refresh()
     _check_topics_exist(job, listed, cluster_view)
@@ -216,7 +216,9 @@ def _run_audit(
         deleted = [each for each in cluster_view.deleted() if listed.is_wanted(each.partition)]
         partitions = [each for each in partitions if cluster_view.exists(each.partition)]
         totals.broken = [each for each in totals.broken if cluster_view.is_finished(each)]
-    on_progress(JobProgress(totals.segments, totals.segments, clock.monotonic() - begun_at, noted))
+    on_progress(
+        JobProgress(totals.segments, totals.segments, clock.monotonic() - begun_at, resumed)
+    )
     return _report(listed, totals, partitions, deleted)
 
 
@@ -391,21 +393,21 @@ def _complete_segments(listed: RemoteStorageAudit, source: AuditSource) -> Itera
     yield from _to_read(listed.end())
 
 
-def _to_read(judged: Iterable[AuditFinding]) -> Iterator[AuditFinding]:
-    return (each for each in judged if each.status is SegmentStatus.WHOLE)
+def _to_read(findings: Iterable[AuditFinding]) -> Iterator[AuditFinding]:
+    return (each for each in findings if each.status is SegmentStatus.WHOLE)
 
 
-_OptionReader = list[tuple[StoredSegment, SegmentReport]]
+_ReadSegments = list[tuple[StoredSegment, SegmentReport]]
 
 
 def _earlier_reports(
-    notes: AuditResultsFile | None, findings: Sequence[AuditFinding]
+    results_file: AuditResultsFile | None, findings: Sequence[AuditFinding]
 ) -> dict[RemoteLogSegmentId, SegmentReport]:
     """Return the results of earlier runs for these segments."""
-    if notes is None:
+    if results_file is None:
         return {}
     stored = (each.stored for each in findings if each.stored is not None)
-    found = ((each.id, notes.find(each)) for each in stored)
+    found = ((each.id, results_file.find(each)) for each in stored)
     return {id: report for id, report in found if report is not None}
 
 
@@ -415,7 +417,7 @@ def _id(finding: AuditFinding) -> RemoteLogSegmentId | None:
 
 def _read(
     source: AuditSource, findings: Sequence[AuditFinding], run_tasks: RunTasks
-) -> _OptionReader:
+) -> _ReadSegments:
     tasks = [
         (source, findings[at : at + SEGMENTS_A_TASK])
         for at in range(0, len(findings), SEGMENTS_A_TASK)

@@ -3,8 +3,8 @@
     {"audit": 1, "store": "s3://history/kafka", "brokers": true}
     4f0c…e2 {"id": …, "batches": …, "records": …, "bytes": …, "problems": […], "manifest": …}
 
-A segment is noted after it was read, with a digest of the listing of its objects. If its objects have changed, it
-is read again. An incomplete last line is truncated, and invalid lines are ignored. The driver keeps 20 bytes for
+The line of a segment is appended after the segment was read, and has a digest of the listing of its objects. If
+the objects have changed, the segment is read again. An incomplete last line is truncated, and invalid lines are ignored. The driver keeps 20 bytes for
 each line, with its position, and reads the line when the listing reaches the segment: a store of 1 PB may have ten
 million segments.
 
@@ -34,38 +34,38 @@ from odradek.storage.tiered.segment_metadata import RemoteLogSegmentMetadata, To
 VERSION = 1
 PIECE_BYTES = 4 << 20
 DIGEST_BYTES = 8
-_PLACE = np.dtype([("digest", ">u8"), ("at", "<i8"), ("size", "<i4")])
+_LINE_POSITION = np.dtype([("digest", ">u8"), ("at", "<i8"), ("size", "<i4")])
 
 
 class AuditResultsFile:
-    """Notes of one audit; not thread-safe."""
+    """Results file of one audit; not thread-safe."""
 
     def __init__(self, files: RealFiles, file: File) -> None:
         self._files = files
         self._file = file
-        self._places = np.zeros(0, _PLACE)
+        self._lines_by_digest = np.zeros(0, _LINE_POSITION)
         """Positions of the lines of earlier runs, by digest."""
 
     def find(self, stored: StoredSegment) -> SegmentReport | None:
         """Return the result of an earlier run for the segment; None if it must be read."""
         digest = _digest(stored)
         wanted = int.from_bytes(digest, "big")
-        row = int(np.searchsorted(self._places["digest"], wanted))
-        if row == len(self._places) or int(self._places["digest"][row]) != wanted:
+        row = int(np.searchsorted(self._lines_by_digest["digest"], wanted))
+        if row == len(self._lines_by_digest) or int(self._lines_by_digest["digest"][row]) != wanted:
             return None
-        at, size = int(self._places["at"][row]), int(self._places["size"][row])
+        at, size = int(self._lines_by_digest["at"][row]), int(self._lines_by_digest["size"][row])
         with _translate_errors(self._file):
             line = self._file.read_at(at, size)
         return _parse_line(line, stored)
 
-    def note(self, read: Iterable[tuple[StoredSegment, SegmentReport]]) -> None:
+    def append(self, read: Iterable[tuple[StoredSegment, SegmentReport]]) -> None:
         """Append the results of segments that were read. Raises FilesUnavailable."""
         lines = [_line(stored, report) for stored, report in read]
         with _translate_errors(self._file):
             self._file.append_v([b"".join(lines)])
             self._file.sync()
 
-    def end(self) -> None:
+    def remove(self) -> None:
         """Remove the file at the end of the audit."""
         with _translate_errors(self._file):
             self._files.remove(self._file.path)
@@ -94,7 +94,7 @@ class AuditResultsFile:
         self._file.truncate(at)
         if at == 0:
             self._file.append_v([head])
-        self._places = np.sort(np.array(found, _PLACE), order=["digest", "at"])
+        self._lines_by_digest = np.sort(np.array(found, _LINE_POSITION), order=["digest", "at"])
 
     def _lines(self) -> Iterator[bytes]:
         """Yield the complete lines."""
@@ -107,8 +107,8 @@ class AuditResultsFile:
 
 @contextmanager
 def open_audit_results(path: str, store: str, *, has_brokers: bool) -> Iterator[AuditResultsFile]:
-    """Open or create the notes of an audit of `store`. Raises BadOption if the file is another audit's or in use by
-    another run, and FilesUnavailable.
+    """Open or create the results file of an audit of `store`. Raises BadOption if the file is another audit's or in
+    use by another run, and FilesUnavailable.
     """
     files, at = RealFiles(), PurePosixPath(path)
     try:
@@ -119,11 +119,11 @@ def open_audit_results(path: str, store: str, *, has_brokers: bool) -> Iterator[
         raise BadOption(f"{path} cannot be written: {error}") from None
     file = files.open(at, write=True)
     try:
-        notes = AuditResultsFile(files, file)
+        results_file = AuditResultsFile(files, file)
         head = {"audit": VERSION, "store": store, "brokers": has_brokers}
         with _translate_errors(file):
-            notes.begin(json.dumps(head).encode() + b"\n")
-        yield notes
+            results_file.begin(json.dumps(head).encode() + b"\n")
+        yield results_file
     finally:
         file.close()
         lock.release()

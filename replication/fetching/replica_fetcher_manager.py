@@ -193,7 +193,7 @@ class ReplicaFetcherManager:
                 self._running = dict(self._fetchers)
                 await self._changed.wait()
 
-    # FetcherContext
+    # State that the fetchers use (FetcherContext)
 
     @property
     def broker_epoch(self) -> int:

@@ -158,7 +158,7 @@ class _CleanerPass:
             done += free_slots
         return None
 
-    # RewrittenPage
+    # Rewriting
 
     def _groups(self, end_offset: int) -> list[list[SegmentSizes]]:
         plan = self._plan

@@ -206,15 +206,15 @@ class CompactionPass:
                     await self._services.offload.run(remove, lane=self._home.directory.lane)
 
 
-def describe(one: CompactionPass, statistics: CompactionStatistics, seconds: float) -> str:
+def describe(finished: CompactionPass, statistics: CompactionStatistics, seconds: float) -> str:
     """Log message of a finished pass."""
     read, written = statistics.bytes_read / 1e6, statistics.bytes_written / 1e6
     text = (
-        f"dirty section [{one.dirty_range.first_dirty}, {one.end_offset}), "
+        f"dirty section [{finished.dirty_range.first_dirty}, {finished.end_offset}), "
         f"{read:.1f} MB read, {written:.1f} MB written, "
         f"{statistics.records_read} records read, {statistics.records_written} written, "
         f"{seconds:.1f} s ({read / max(seconds, 1e-3):.0f} MB/s), of which "
-        f"{one.map_seconds:.1f} s to build an offset map of {statistics.keys} keys, "
+        f"{finished.map_seconds:.1f} s to build an offset map of {statistics.keys} keys, "
         f"{statistics.map_filled:.0%} full"
     )
     if statistics.records_without_key:

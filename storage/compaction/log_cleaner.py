@@ -189,7 +189,7 @@ class LogCleaner:
         return best
 
     def _is_candidate(self, which: PartitionLog) -> bool:
-        """Whether a log may need compaction, find_void_batches without reading files."""
+        """Whether a log may need compaction; reads no file."""
         if not which.config.compact or which.failure is not None or len(which.segment_list) < 2:
             return False
         if which in self._paused or which in self._waiting:

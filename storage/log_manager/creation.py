@@ -92,7 +92,7 @@ class LogCreation:
         """Create the log in the first directory where that succeeds. Raises the error of the last
         one."""
         wanted = self._registry.preferred.get(name)
-        asked = config is None
+        uses_topic_config = config is None
         config = self._config_for(name.topic) if config is None else config
         failed: StorageError = LogFailed(
             f"cannot create log for {name}: no log directory is online"
@@ -103,7 +103,7 @@ class LogCreation:
             except (LogFailed, DiskFull) as error:
                 failed = error
                 continue
-            if asked:  # the config may have changed meanwhile
+            if uses_topic_config:  # the config may have changed meanwhile
                 opened.update_config(self._config_for(name.topic))
             self._registry.offline.pop(name, None)
             self._registry.preferred.pop(name, None)
@@ -133,7 +133,7 @@ class LogCreation:
         )
 
     async def _measure(self) -> None:
-        """Measure the directories at the first creation after a pause; see placement."""
+        """Measure the directories at the first creation after a pause; see replica_placement.py."""
         async with self._measuring:
             if self._estimate.is_stale(self._clock.monotonic()):
                 content = {home: await home.measure() for home in self._registry.homes()}

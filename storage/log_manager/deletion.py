@@ -67,7 +67,7 @@ class LogRemoval:
     ) -> None:
         self._cancel_moves = cancel_moves
         self._registry = registry
-        self._removals = directory_deletion
+        self._directory_deletion = directory_deletion
         self._files = files
         self._clock = clock
         self._entropy = entropy
@@ -79,7 +79,7 @@ class LogRemoval:
         for home, each in await self._rename_and_unregister(wanted, keep=False):
             assert each.log is not None
             delay_ms = each.log.config.file_delete_delay_ms
-            self._removals.schedule(home.directory, each.new, delay_ms)
+            self._directory_deletion.schedule(home.directory, each.new, delay_ms)
         lost = [name for name in wanted if name in self._registry.offline]
         if lost:
             raise LogFailed(self._registry.offline[lost[0]].reason)
@@ -138,7 +138,7 @@ class LogRemoval:
             with trio.CancelScope(shield=True):
                 async with trio.open_nursery() as nursery:
                     for home, group in leaving.items():
-                        nursery.start_soon(self._rename_away, home, group, gone)
+                        nursery.start_soon(self._rename_or_fence, home, group, gone)
         return gone
 
     def _forget(
@@ -166,13 +166,14 @@ class LogRemoval:
         aside = home.directory.path / new_name(*name, self._entropy.uuid())
         return LogRename(name, home.directory.path / directory, aside, opened, keep)
 
-    async def _rename_away(
+    async def _rename_or_fence(
         self,
         home: DirectoryLogs,
         group: list[LogRename],
         gone: list[tuple[DirectoryLogs, LogRename]],
     ) -> None:
-        """Rename the directories; runs in a worker thread, and may be repeated."""
+        """Rename the directories, and add them to `gone`; on an error, take the log directory offline and
+        fence the logs."""
         try:
             await self._rename(home, group)
         except OSError as error:
@@ -206,7 +207,7 @@ def _log_stray(stray: LogRename) -> None:
 
 
 def _rename_away(files: Files, home: DirectoryLogs, leaving: Sequence[LogRename]) -> None:
-    """Rename the directories in a worker thread; may be repeated."""
+    """Close the logs and rename their directories, in a worker thread; may be repeated."""
     for each in leaving:
         if each.keep and each.log is not None:
             _close(each.log, clean=True)

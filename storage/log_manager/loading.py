@@ -100,7 +100,7 @@ class DirectoryScan:
     """Result of scanning one log directory: its logs and their checkpoint entries."""
 
     clean_shutdown_file: CleanShutdownFile | None
-    """Clean shutdown clean_shutdown_file, or None after an unclean shutdown."""
+    """None after an unclean shutdown."""
     found: DirectoryContents
     recovery_points: dict[TopicPartition, int]
     log_starts: dict[TopicPartition, int]

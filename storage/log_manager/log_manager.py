@@ -207,18 +207,18 @@ class LogManager:
         """
         self._token = trio.lowlevel.current_trio_token()
         started = self.clock.monotonic()
-        loadings = [self._loading(home) for home in self.homes()]
+        loaders = [self._new_loader(home) for home in self.homes()]
         async with trio.open_nursery() as nursery:
-            for loading in loadings:
-                nursery.start_soon(loading.scan_directory)
-        await self._interrupted_moves.find(loadings)
-        adoption = LoadedLogs(self.registry, self.offload, is_stray)
+            for loader in loaders:
+                nursery.start_soon(loader.scan_directory)
+        await self._interrupted_moves.find(loaders)
+        loaded_logs = LoadedLogs(self.registry, self.offload, is_stray)
         async with trio.open_nursery() as nursery:
-            for loading in loadings:
-                nursery.start_soon(self._load, loading, adoption)
+            for loader in loaders:
+                nursery.start_soon(self._load, loader, loaded_logs)
         if self._exhausted is not None:
             raise NoDirectory(f"too few file descriptors ({self._exhausted}): raise ulimit -n")
-        for home, stray in adoption.strays:
+        for home, stray in loaded_logs.strays:
             name = TopicPartition(stray.topic, stray.partition)
             await self.log_removal.rename_found_to_stray(home, name, [str(name)], stray)
         await self._interrupted_moves.resume()
@@ -239,7 +239,7 @@ class LogManager:
         renamed to `-stray`."""
         await self._interrupted_moves.promote(is_elsewhere, is_stray)
 
-    def _loading(self, home: DirectoryLogs) -> log_loading.DirectoryLoader:
+    def _new_loader(self, home: DirectoryLogs) -> log_loading.DirectoryLoader:
         return log_loading.DirectoryLoader(
             home,
             self._opener,
@@ -248,24 +248,24 @@ class LogManager:
             self.intervals().recovery_threads_per_directory,
         )
 
-    async def _load(self, loading: log_loading.DirectoryLoader, adoption: LoadedLogs) -> None:
-        home = loading.home
-        await loading.open(adoption.adopt)
-        self._clean_shutdown_files.append(loading.clean_shutdown_file)
-        self._exhausted = self._exhausted or loading.exhausted
+    async def _load(self, loader: log_loading.DirectoryLoader, loaded_logs: LoadedLogs) -> None:
+        home = loader.home
+        await loader.open(loaded_logs.adopt)
+        self._clean_shutdown_files.append(loader.clean_shutdown_file)
+        self._exhausted = self._exhausted or loader.exhausted
         if home.directory.failed:
-            for name in loading.found.live:
+            for name in loader.found.live:
                 if name not in self.registry.logs:
                     self.registry.offline[name] = OfflineLog(offline_reason(home.directory), None)
             return
-        for directory_name in loading.found.deleted:
+        for directory_name in loader.found.deleted:
             path = home.directory.path / directory_name
             topic = names.parse(directory_name).topic_partition.topic
             self.directory_deletion.schedule(
                 home.directory, path, self.config_of(topic).file_delete_delay_ms
             )
 
-    # LogCreation
+    # Creation
 
     async def create(
         self,

@@ -1,9 +1,10 @@
 """The mover moves replicas between the log directories of a node while they are in use (KIP-113).
 
 A move is tracked from the moment its `.move` directory exists, and it survives a restart. Up to
-`num.replica.move.threads` moves copy at the same time, each in a task that copies slices in a thread. The others
-wait in the order of their requests. `intra.broker.throttled.rate` limits all moves together. move_states.py has the
-state machine, future_replica.py the copy, and replica_swap.py the swap.
+`num.replica.alter.log.dirs.threads` moves copy at the same time, each in a task that copies slices in a thread. The
+others wait in the order of their requests. `replica.alter.log.dirs.io.max.bytes.per.second` limits all moves together.
+KIP-113 calls these configs `num.replica.move.threads` and `intra.broker.throttled.rate`; both names work. move_states.py
+has the state machine, future_replica.py the copy, and replica_swap.py the swap.
 
 A replica is not compacted while it moves (J-12; Kafka does the same). If the destination fails, the replica stays in
 its directory. Modules that only moves need are loaded by the first move.
@@ -62,9 +63,9 @@ class MoverSettings:
     """Broker configs of moves between log directories."""
 
     threads: int | None = None
-    """num.replica.move.threads (J-06); None: the number of log directories."""
+    """num.replica.alter.log.dirs.threads (J-06); None: the number of log directories."""
     bytes_per_second: int = UNLIMITED
-    """intra.broker.throttled.rate (J-07), shared by all moves."""
+    """replica.alter.log.dirs.io.max.bytes.per.second (J-07), shared by all moves."""
 
 
 @state_class

@@ -228,13 +228,13 @@ class RemoteStorageAudit:
     def take(self, page: Iterable[ObjectInfo]) -> list[AuditFinding]:
         """Add a page of the listing; returns the segments whose objects are all listed, including
         complete ones."""
-        judged = []
+        finished = []
         for info in page:
             self.objects += 1
             if self._open and _stem(self._open[0].key) != _stem(info.key):
-                judged += self._close()
+                finished += self._close()
             self._open.append(info)
-        return judged
+        return finished
 
     def part(self) -> RemoteStorageAudit:
         """Audit for the pages of other directories, which shares the findings; `join` it at their
@@ -256,12 +256,12 @@ class RemoteStorageAudit:
 
     def end(self) -> list[AuditFinding]:
         """Finish the listing, and find segments without any object."""
-        judged = self._close()
-        judged += self._leave_directory()
+        finished = self._close()
+        finished += self._leave_directory()
         for partition in [] if self._known is None else self._known.partitions():
             if partition not in self._done and self.is_wanted(partition):
-                judged += self._missing_of(partition, ())
-        return judged
+                finished += self._missing_of(partition, ())
+        return finished
 
     def recheck(self) -> None:
         """Compare the findings again with the current metadata."""
@@ -283,20 +283,20 @@ class RemoteStorageAudit:
         name = parse_key(stem + LOG_SUFFIX)
         by_suffix = {} if name is None else {each.key[len(stem) :]: each for each in objects}
         strays = [each for each in objects if each.key[len(stem) :] not in SUFFIXES or name is None]
-        judged = self._found(AuditFinding(SegmentStatus.STRAY, stray=each) for each in strays)
+        finished = self._found(AuditFinding(SegmentStatus.STRAY, stray=each) for each in strays)
         for each in strays:
             by_suffix.pop(each.key[len(stem) :], None)
         if name is None or not by_suffix:
-            return judged
+            return finished
         partition = name.id.partition
         directory, left = self._enter(partition)
-        judged += left
+        finished += left
         if not self.is_wanted(partition):
-            return judged
+            return finished
         stored = StoredSegment(name.id, name.start_offset, by_suffix)
         self.usages.setdefault(partition, StorageUsage()).add(stored)
         directory.saw(stored)
-        return judged + self._found([self._classify(stored)])
+        return finished + self._found([self._classify(stored)])
 
     def _close_summary(self, info: ObjectInfo, partition: TopicIdPartition) -> list[AuditFinding]:
         directory, left = self._enter(partition)

@@ -168,9 +168,9 @@ class ObjectStoreStorage:
             raise CorruptRemoteData(f"{key} does not match its manifest")
         if not flags_of(metadata) & ENCRYPTED:
             return stored
-        encrypt = self._codec(manifest)
+        codec = self._codec(manifest)
         with _named(key):
-            return encrypt.decrypt(kind.value, 0, stored)
+            return codec.decrypt(kind.value, 0, stored)
 
     def _check_never_there(self, metadata: RemoteLogSegmentMetadata, kind: IndexType) -> None:
         """Return if a missing transaction index is correct because the segment has no aborted
@@ -263,9 +263,9 @@ class ObjectStoreStorage:
         chunks = table.span(start, end)
         first, last = chunks[0], chunks[-1]
         stored = self._read(key, first.position, last.position + last.stored_size - first.position)
-        encrypt = self._codec(manifest)
+        codec = self._codec(manifest)
         with _named(key):
-            return _unsealed(encrypt, memoryview(stored), chunks, start, end)
+            return _decode_range(codec, memoryview(stored), chunks, start, end)
 
     def _read(self, key: str, position: int, size: int) -> Buffer:
         """Exactly `size` bytes; raises CorruptRemoteData for fewer."""
@@ -406,22 +406,21 @@ def _check_length(part: Buffer | FileSlice, found: int) -> None:
         )
 
 
-def _unsealed(
-    encrypt: ChunkCodec, stored: memoryview, chunks: list[Chunk], start: int, end: int
+def _decode_range(
+    codec: ChunkCodec, stored: memoryview, chunks: list[Chunk], start: int, end: int
 ) -> Buffer:
     read = memoryview(bytearray(end - start))
+    # Chunks are copied one by one, because a join would hold the GIL for long.
     for chunk in chunks:
         at = chunk.position - chunks[0].position
-        sealed = stored[at : at + chunk.stored_size]
+        stored_chunk = stored[at : at + chunk.stored_size]
         try:
-            plain = encrypt.decode_chunk(LOG_SUFFIX, chunk.number, sealed, chunk.size)
+            plain = codec.decode_chunk(LOG_SUFFIX, chunk.number, stored_chunk, chunk.size)
         except CorruptChunk as error:
             raise CorruptChunk(f"chunk {chunk.number} at {chunk.position}: {error}") from error
         wanted = memoryview(plain)[max(start - chunk.start, 0) : end - chunk.start]
         to = max(chunk.start - start, 0)
-        read[to : to + len(wanted)] = (
-            wanted  # one by one, because a join would hold the GIL for long
-        )
+        read[to : to + len(wanted)] = wanted
     return read
 
 

@@ -28,7 +28,7 @@ from odradek.storage.tiered.segment_metadata import (
     is_valid_delete_transition,
     is_valid_transition,
 )
-from odradek.storage.tiered.segment_table import Handle, SegmentTable, discard, insert, walk
+from odradek.storage.tiered.segment_table import Handle, SegmentTable, discard, insert, iterate
 
 _FINISHED = SegmentState.COPY_SEGMENT_FINISHED
 
@@ -173,7 +173,7 @@ class RemoteLogMetadataCache:
         handles = (
             self._table.in_order()
             if leader_epoch is None
-            else walk(self._table, lambda: self._members(leader_epoch))
+            else iterate(self._table, lambda: self._members(leader_epoch))
         )
         return map(self._metadata, handles)
 

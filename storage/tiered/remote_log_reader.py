@@ -47,7 +47,7 @@ AHEAD_BYTES_MAX = 16 << 20
 """Maximum prefetch distance of a sequential reader."""
 READ_BYTES_MAX = 8 << 20
 """Maximum bytes per read, unless one batch is larger."""
-PLACES_MAX = 4096
+POSITIONS_MAX = 4096
 SEGMENTS_AHEAD_MAX = 16
 
 
@@ -118,7 +118,7 @@ class RemoteLogReader:
         self._ranges = ranges
         self._aborted = aborted
         self._spill = spill
-        self._places: dict[tuple[TopicIdPartition, int], _ReadPosition] = {}
+        self._positions: dict[tuple[TopicIdPartition, int], _ReadPosition] = {}
 
     async def read(
         self, partition_log: PartitionLog, offset: int, limits: ReadLimits, *, committed: bool
@@ -143,54 +143,54 @@ class RemoteLogReader:
     ) -> RemoteRead:
         wanted = offset
         while True:
-            place = await self._find(partition_log, wanted)
+            read_position = await self._find(partition_log, wanted)
             try:
-                found = await self._read_at(partition_log, place, offset, limits)
+                found = await self._read_at(partition_log, read_position, offset, limits)
             except (RemoteResourceNotFound, CorruptRemoteData) as error:
-                error.segment_id = place.segment.id.id
-                self._places.pop((place.segment.partition, wanted), None)
-                if place.ends_at is not None:  # the cached index may be damaged
-                    await self._indexes.refuse(place.segment, IndexType.OFFSET)
+                error.segment_id = read_position.segment.id.id
+                self._positions.pop((read_position.segment.partition, wanted), None)
+                if read_position.ends_at is not None:  # the cached index may be damaged
+                    await self._indexes.refuse(read_position.segment, IndexType.OFFSET)
                 raise
             if found is not None:
                 break
-            wanted = place.segment.end_offset + 1
+            wanted = read_position.segment.end_offset + 1
             if wanted >= partition_log.local_log_start_offset:
                 return RemoteRead(wanted)
         try:
             if committed and found.records:
                 found.aborted = await self._aborted.overlapping(
-                    partition_log, place.segment, offset, found.next_offset
+                    partition_log, read_position.segment, offset, found.next_offset
                 )
-                self._check_still_there(partition_log, place, wanted, offset)
+                self._check_still_there(partition_log, read_position, wanted, offset)
             found.records = await self._spill.spill_if_needed(found.records)
         except BaseException:
             found.unpin()
-            self._places.pop((place.segment.partition, wanted), None)
+            self._positions.pop((read_position.segment.partition, wanted), None)
             raise
         return found
 
     def _check_still_there(
-        self, partition_log: PartitionLog, place: _ReadPosition, wanted: int, offset: int
+        self, partition_log: PartitionLog, read_position: _ReadPosition, wanted: int, offset: int
     ) -> None:
         """Check that the segment still counts. Aborted transactions are searched by the log's
         epochs, which are removed below the log start offset, and in segments that are not being
         deleted. Segments are deleted from the oldest on, so if this one counts, no later one was
         missed."""
         check_not_deleted(partition_log, offset)
-        segment = segment_with(self._metadata, partition_log, place.epoch, wanted)
-        if segment is None or segment.id != place.segment.id:
+        segment = segment_with(self._metadata, partition_log, read_position.epoch, wanted)
+        if segment is None or segment.id != read_position.segment.id:
             raise RemoteNotReady(
-                f"{place.segment.id} no longer has offset {wanted} of {partition_log!r}"
+                f"{read_position.segment.id} no longer has offset {wanted} of {partition_log!r}"
             )
 
     # Position in a segment
 
     async def _find(self, partition_log: PartitionLog, offset: int) -> _ReadPosition:
         epoch = epoch_of(partition_log, offset)
-        place = self._places.get((partition_of(partition_log), offset))
-        if place is not None and place.epoch == epoch:
-            return place
+        read_position = self._positions.get((partition_of(partition_log), offset))
+        if read_position is not None and read_position.epoch == epoch:
+            return read_position
         segment = self._segment_with(partition_log, epoch, offset)
         position, ends_at = 0, None
         if offset > segment.start_offset:
@@ -224,99 +224,113 @@ class RemoteLogReader:
     # Batches
 
     async def _read_at(
-        self, partition_log: PartitionLog, place: _ReadPosition, offset: int, limits: ReadLimits
+        self,
+        partition_log: PartitionLog,
+        read_position: _ReadPosition,
+        offset: int,
+        limits: ReadLimits,
     ) -> RemoteRead | None:
         """Batches of the segment, or None if it ends before `offset`."""
         return await self._ranges.with_free_memory(
-            partial(self._read_pieces, partition_log, place, offset, limits)
+            partial(self._read_with_memory, partition_log, read_position, offset, limits)
         )
 
-    async def _read_pieces(
+    async def _read_with_memory(
         self,
         partition_log: PartitionLog,
-        place: _ReadPosition,
+        read_position: _ReadPosition,
         offset: int,
         limits: ReadLimits,
         may_exceed_limit: bool,
     ) -> RemoteRead | None:
-        segment = place.segment
-        walk = BatchScanner(
+        segment = read_position.segment
+        scanner = BatchScanner(
             segment,
-            place.position,
+            read_position.position,
             offset,
             max_bytes=min(limits.max_bytes, READ_BYTES_MAX),
             at_least_one=limits.at_least_one,
             limit=limits.offset,
             epochs=partition_log.epochs.entries,
-            ends_at=place.ends_at,
+            ends_at=read_position.ends_at,
         )
-        if walk.is_done:
+        if scanner.is_done:
             return None  # compaction has removed all records
-        at_once = min(max(limits.max_bytes, FETCH_BYTES, place.ahead_bytes // 4), FETCH_BYTES_MAX)
-        span = ContiguousRanges(
-            await self._ranges.fetch(segment, place.position, place.position + at_once)
+        at_once = min(
+            max(limits.max_bytes, FETCH_BYTES, read_position.ahead_bytes // 4), FETCH_BYTES_MAX
+        )
+        loaded = ContiguousRanges(
+            await self._ranges.fetch(
+                segment, read_position.position, read_position.position + at_once
+            )
         )
         try:
-            while not walk.is_done:
-                if not walk.advance(span.bytes_at, span.end):
+            while not scanner.is_done:
+                if not scanner.advance(loaded.bytes_at, loaded.end):
                     await trio.lowlevel.checkpoint()
-                elif walk.is_done or not await self._extend(
-                    span, segment, walk, at_once, may_exceed_limit
+                elif scanner.is_done or not await self._extend(
+                    loaded, segment, scanner, at_once, may_exceed_limit
                 ):
                     break
-            if walk.begin is None:
-                return RemoteRead(offset) if walk.position < segment.size_bytes else None
-            self._remember_next(partition_log, place, offset, walk)
-            records = span.slices(walk.begin, walk.end)
+            if scanner.begin is None:
+                return RemoteRead(offset) if scanner.position < segment.size_bytes else None
+            self._remember_next(partition_log, read_position, offset, scanner)
+            records = loaded.slices(scanner.begin, scanner.end)
         finally:
-            span.close()
-        return RemoteRead(walk.next_offset, records, walk.base_offset)
+            loaded.close()
+        return RemoteRead(scanner.next_offset, records, scanner.base_offset)
 
     async def _extend(
         self,
-        span: ContiguousRanges,
+        loaded: ContiguousRanges,
         segment: RemoteLogSegmentMetadata,
-        walk: BatchScanner,
+        scanner: BatchScanner,
         at_once: int,
         may_exceed_limit: bool,
     ) -> bool:
-        """Add a range to `span`. False if that needs a fetch and there are batches already."""
-        if walk.begin is not None:
-            after = self._ranges.find(segment.id.id, span.end)
+        """Add a range to `loaded`. False if that needs a fetch and there are batches already."""
+        if scanner.begin is not None:
+            after = self._ranges.find(segment.id.id, loaded.end)
             if after is None or not after.is_here:
                 return False
-        end = max(walk.needed, span.end + at_once)
-        span.add(
-            await self._ranges.extend(segment, span.end, end, may_exceed_limit=may_exceed_limit)
+        end = max(scanner.needed, loaded.end + at_once)
+        loaded.add(
+            await self._ranges.extend(segment, loaded.end, end, may_exceed_limit=may_exceed_limit)
         )
         return True
 
     # Sequential reads and prefetch
 
     def _remember_next(
-        self, partition_log: PartitionLog, place: _ReadPosition, offset: int, walk: BatchScanner
+        self,
+        partition_log: PartitionLog,
+        read_position: _ReadPosition,
+        offset: int,
+        scanner: BatchScanner,
     ) -> None:
         """Remember where the next read starts, and prefetch for a sequential reader."""
-        if walk.has_diverged:
+        if scanner.has_diverged:
             return
-        segment, partition = place.segment, place.segment.partition
-        key = partition, walk.next_offset
-        after = _ReadPosition(segment, place.epoch, walk.end)
-        if walk.end >= segment.size_bytes:
+        segment, partition = read_position.segment, read_position.segment.partition
+        key = partition, scanner.next_offset
+        after = _ReadPosition(segment, read_position.epoch, scanner.end)
+        if scanner.end >= segment.size_bytes:
             following = self._following(partition_log, segment)
             if following is None:
                 return
             after, key = following, (partition, following.segment.start_offset)
         else:
-            after.epoch = partition_log.epochs.epoch_for(walk.next_offset) or 0
-        known = self._places.pop(key, None)
-        if self._places.get((partition, offset)) is place:  # a sequential reader
-            after.ahead_bytes = min(2 * max(place.ahead_bytes, FETCH_BYTES), AHEAD_BYTES_MAX)
+            after.epoch = partition_log.epochs.epoch_for(scanner.next_offset) or 0
+        known = self._positions.pop(key, None)
+        if self._positions.get((partition, offset)) is read_position:  # a sequential reader
+            after.ahead_bytes = min(
+                2 * max(read_position.ahead_bytes, FETCH_BYTES), AHEAD_BYTES_MAX
+            )
         elif known is not None:
             after.ahead_bytes = known.ahead_bytes
-        self._places[key] = after
-        if len(self._places) > PLACES_MAX:
-            del self._places[next(iter(self._places))]
+        self._positions[key] = after
+        if len(self._positions) > POSITIONS_MAX:
+            del self._positions[next(iter(self._positions))]
         if after.ahead_bytes:
             self._prefetch(partition_log, after)
 
@@ -336,9 +350,13 @@ class RemoteLogReader:
             return None
         return _ReadPosition(following, epoch, 0)
 
-    def _prefetch(self, partition_log: PartitionLog, place: _ReadPosition) -> None:
-        step = min(max(place.ahead_bytes // 4, FETCH_BYTES), FETCH_BYTES_MAX)
-        left, position, segment = place.ahead_bytes, place.position, place.segment
+    def _prefetch(self, partition_log: PartitionLog, read_position: _ReadPosition) -> None:
+        step = min(max(read_position.ahead_bytes // 4, FETCH_BYTES), FETCH_BYTES_MAX)
+        left, position, segment = (
+            read_position.ahead_bytes,
+            read_position.position,
+            read_position.segment,
+        )
         for _ in range(SEGMENTS_AHEAD_MAX):
             while left > 0 and position < segment.size_bytes:
                 segment_range = self._ranges.find(segment.id.id, position)

@@ -122,7 +122,7 @@ def decide_expiration(
             more = True
             break
         if not in_progress(segment):
-            decision.look_at_left_over(segment, is_dangling)
+            decision.decide_unfinished(segment, is_dangling)
         if number % LOOKED_AT_A_STEP == 0:
             yield None
     limit += len(decision.expired)
@@ -131,7 +131,7 @@ def decide_expiration(
             more = True
             break
         is_decided = segment.id in decision.expired or in_progress(segment)
-        if not is_decided and not decision.may_continue_after(segment):
+        if not is_decided and not decision.decide_finished(segment):
             break
         if number % LOOKED_AT_A_STEP == 0:
             yield None
@@ -159,7 +159,7 @@ class _ExpirationRun:
             tuple(self.expired.values()), self._log_start if has_moved else None, more
         )
 
-    def look_at_left_over(
+    def decide_unfinished(
         self,
         segment: RemoteLogSegmentMetadata,
         is_dangling: Callable[[RemoteLogSegmentMetadata], bool],
@@ -172,7 +172,7 @@ class _ExpirationRun:
         elif self._is_unreferenced(segment):
             self._delete(segment, DeletionReason.UNREFERENCED)
 
-    def may_continue_after(self, segment: RemoteLogSegmentMetadata) -> bool:
+    def decide_finished(self, segment: RemoteLogSegmentMetadata) -> bool:
         """Decide on a finished segment; whether the following ones may be deleted too."""
         if segment.state is not SegmentState.COPY_SEGMENT_FINISHED:
             return True

@@ -161,11 +161,11 @@ class RemoteTimestampLookup:
         timestamp: int,
         start_offset: int,
     ) -> TimestampAndOffset | None:
-        place = await self._start_position(segment, timestamp, start_offset)
-        if place is None:
+        start = await self._start_position(segment, timestamp, start_offset)
+        if start is None:
             return None
         lane = str(partition_log.directory.parent)
-        async for header in self._headers(segment, *place):
+        async for header in self._headers(segment, *start):
             if header.max_timestamp < timestamp or header.last_offset < start_offset:
                 continue
             data = await self._bytes(segment, header.position, header.size)
@@ -232,19 +232,23 @@ class RemoteTimestampLookup:
     ) -> bytes:
         at_once = min(max(end - position, SEARCH_BYTES), FETCH_BYTES_MAX)
         ranges = self._ranges
-        span = ContiguousRanges(
-            await ranges.fetch(segment, position, position + at_once, has_quota=False)
+        loaded = ContiguousRanges(
+            await ranges.fetch(segment, position, position + at_once, is_for_consumer=False)
         )
         try:
-            while span.end < end:
-                span.add(
+            while loaded.end < end:
+                loaded.add(
                     await ranges.extend(
-                        segment, span.end, end, may_exceed_limit=may_exceed_limit, has_quota=False
+                        segment,
+                        loaded.end,
+                        end,
+                        may_exceed_limit=may_exceed_limit,
+                        is_for_consumer=False,
                     )
                 )
-            return bytes(span.bytes_at(position, end - position))
+            return bytes(loaded.bytes_at(position, end - position))
         finally:
-            span.close()
+            loaded.close()
 
 
 def _first_at(data: bytes, timestamp: int, start_offset: int) -> TimestampAndOffset | None:

@@ -221,13 +221,13 @@ class SegmentRangeCache:
         position: int,
         end: int,
         *,
-        has_quota: bool = True,
+        is_for_consumer: bool = True,
     ) -> SegmentRange:
         """Pinned range with the byte at `position`. If there is none, it fetches up to `end` once
-        memory is free. The caller must hold no other pin. `has_quota`: the read is for a
+        memory is free. The caller must hold no other pin. `is_for_consumer`: the read is for a
         consumer. Raises RemoteStorageError."""
         return await self._at(
-            segment, position, end, waits=True, exceeds_limit=False, has_quota=has_quota
+            segment, position, end, waits=True, exceeds_limit=False, is_for_consumer=is_for_consumer
         )
 
     async def extend(
@@ -237,7 +237,7 @@ class SegmentRangeCache:
         end: int,
         *,
         may_exceed_limit: bool,
-        has_quota: bool = True,
+        is_for_consumer: bool = True,
     ) -> SegmentRange:
         """Like `fetch`, for a read in `with_free_memory` that holds pins. With `may_exceed_limit`
         it may exceed the limit; without, RangeCacheFull is raised if memory is not free."""
@@ -247,7 +247,7 @@ class SegmentRangeCache:
             end,
             waits=may_exceed_limit,
             exceeds_limit=may_exceed_limit,
-            has_quota=has_quota,
+            is_for_consumer=is_for_consumer,
         )
 
     async def _at(
@@ -258,7 +258,7 @@ class SegmentRangeCache:
         *,
         waits: bool,
         exceeds_limit: bool,
-        has_quota: bool,
+        is_for_consumer: bool,
     ) -> SegmentRange:
         segment_id = segment.id.id
         while True:
@@ -270,7 +270,7 @@ class SegmentRangeCache:
                         raise RangeCacheFull
                     await self._memory_freed.wait()
                     continue  # the range may be in the cache by now
-                segment_range = self._begin(segment, position, end, has_quota=has_quota)
+                segment_range = self._begin(segment, position, end, is_for_consumer=is_for_consumer)
             segment_range.pin()
             try:
                 await segment_range.loaded.wait()
@@ -330,12 +330,12 @@ class SegmentRangeCache:
         end: int,
         *,
         is_prefetched: bool = False,
-        has_quota: bool = True,
+        is_for_consumer: bool = True,
     ) -> SegmentRange:
         limits = self._limits()
         self._readers.total_tokens = limits.threads
         if not is_prefetched:
-            if has_quota and self._is_over_quota():
+            if is_for_consumer and self._is_over_quota():
                 raise RemoteFetchQuotaExceeded(
                     "remote.log.manager.fetch.max.bytes.per.second is exceeded"
                 )
@@ -351,11 +351,11 @@ class SegmentRangeCache:
         else:
             self._used[segment_range] = None
         self._under_way += 1
-        self._nursery().start_soon(self._fetch, segment, segment_range, has_quota)
+        self._nursery().start_soon(self._fetch, segment, segment_range, is_for_consumer)
         return segment_range
 
     async def _fetch(
-        self, segment: RemoteLogSegmentMetadata, segment_range: SegmentRange, has_quota: bool
+        self, segment: RemoteLogSegmentMetadata, segment_range: SegmentRange, is_for_consumer: bool
     ) -> None:
         try:
             async with self._readers:
@@ -367,7 +367,7 @@ class SegmentRangeCache:
                     segment_range.end - 1,
                     lane=OBJECTS_LANE,
                 )
-                if has_quota:
+                if is_for_consumer:
                     self._fetched(len(data), self._monotonic() - began)
             if len(data) != segment_range.size:
                 raise CorruptRemoteData(

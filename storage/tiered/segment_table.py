@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from odradek.storage.tiered import segment_row
-from odradek.storage.tiered.segment_row import Rows
 
 BLOCK_BYTES = 1 << 16
 SEARCHED_AT_ONCE = 1024
@@ -46,15 +45,15 @@ class SegmentTable:
         """Block and position of the row, as arguments for the functions of `segment_row`."""
         return self._blocks[handle >> 16], handle & 0xFFFF
 
-    def id_of(self, handle: Handle) -> Rows:
+    def id_of(self, handle: Handle) -> bytes | bytearray:
         """Inlined `segment_row.id_of`: searches spend most of their time here."""
         at = handle & 0xFFFF
         return self._blocks[handle >> 16][at : at + 16]
 
-    def order_of(self, handle: Handle) -> Rows:
+    def order_of(self, handle: Handle) -> bytes | bytearray:
         return segment_row.order_of(self._blocks[handle >> 16], handle & 0xFFFF)
 
-    def find(self, id_: Rows) -> Handle | None:
+    def find(self, id_: bytes | bytearray) -> Handle | None:
         """Handle of the segment with that id."""
         slot, is_there = self._slot_of(id_)
         return self._by_id[slot] if is_there else None
@@ -71,7 +70,7 @@ class SegmentTable:
         self.changes += 1
         return handle
 
-    def _slot_of(self, id_: Rows) -> tuple[int, bool]:
+    def _slot_of(self, id_: bytes | bytearray) -> tuple[int, bool]:
         """Slot of the id in `_by_id`, and whether the id is there."""
         slot = bisect_left(self._by_id, id_, key=self.id_of)
         return slot, slot < len(self._by_id) and self.id_of(self._by_id[slot]) == id_
@@ -95,13 +94,13 @@ class SegmentTable:
 
     def in_order(self) -> Iterator[Handle]:
         """All handles by start offset. Concurrent changes do not disturb the iteration."""
-        return walk(self, lambda: self._by_start)
+        return iterate(self, lambda: self._by_start)
 
     def reaching(self, timestamp: int) -> Iterator[Handle]:
         """Like `in_order`, for segments whose largest timestamp is at least `timestamp` (ms);
         skipping another one takes about 20 ns."""
         slot, seen = 0, self.changes
-        last: Rows = b""
+        last: bytes | bytearray = b""
         while True:
             if self.changes != seen:
                 seen = self.changes
@@ -201,12 +200,12 @@ def discard(order: array[int], handle: Handle, key: Key) -> int | None:
     return None
 
 
-def walk(table: SegmentTable, order: Callable[[], array[int]]) -> Iterator[Handle]:
+def iterate(table: SegmentTable, order: Callable[[], array[int]]) -> Iterator[Handle]:
     """Iterate over an array in the table's order (`order_of`). After a concurrent change it
     continues behind the last handle that it returned."""
     handles, seen = order(), table.changes
     slot = 0
-    last: Rows = b""
+    last: bytes | bytearray = b""
     while True:
         if table.changes != seen:
             handles, seen = order(), table.changes

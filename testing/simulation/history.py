@@ -83,7 +83,7 @@ class Anomaly:
 
 
 def count_done(history: ClientHistory) -> Counter[str]:
-    """Count the requests that succeeded: only these can show anomalies."""
+    """Count transactions and writes by outcome, and the records that were acknowledged and read."""
     done: Counter[str] = Counter()
     for each in history.transactions:
         done["acknowledged records"] += sum(sent.offset >= 0 for sent in each.sent)

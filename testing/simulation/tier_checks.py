@@ -137,17 +137,17 @@ class TierChecks:
             for partition in broker.partitions:
                 if partition.topic in (topics or self._topics):
                     assert partition.topic_id is not None
-                    partition_log = TopicIdPartition(
+                    topic_id_partition = TopicIdPartition(
                         partition.topic_id, partition.topic, partition.index
                     )
-                    yield broker, partition, remote.metadata, partition_log
+                    yield broker, partition, remote.metadata, topic_id_partition
 
     # Copies
 
     def _describe_not_copied(self) -> str | None:
-        for broker, partition, metadata, partition_log in self._replicas():
+        for broker, partition, metadata, topic_id_partition in self._replicas():
             name = f"{partition.topic}-{partition.index} on {host(broker.node_id)}"
-            if not metadata.is_ready(partition_log):
+            if not metadata.is_ready(topic_id_partition):
                 return f"the metadata of {name} is not read"
             if not partition.is_leader:
                 continue
@@ -158,8 +158,8 @@ class TierChecks:
         return None
 
     def _describe_unfinished(self) -> str | None:
-        for broker, partition, metadata, partition_log in self._replicas():
-            if left := metadata.unfinished(partition_log):
+        for broker, partition, metadata, topic_id_partition in self._replicas():
+            if left := metadata.unfinished(topic_id_partition):
                 states = [(each.id.id, each.state.name, each.broker_id) for each in left]
                 return f"{partition!r} on {host(broker.node_id)} has {states}"
         return None
@@ -195,15 +195,15 @@ class TierChecks:
 
     def _check_objects(self) -> None:
         known: dict[str, int] = {}
-        for broker, partition, metadata, partition_log in self._replicas():
+        for broker, partition, metadata, topic_id_partition in self._replicas():
             name = f"{partition.topic}-{partition.index} on {host(broker.node_id)}"
-            for segment in metadata.segments(partition_log):
+            for segment in metadata.segments(topic_id_partition):
                 known |= dict(self._objects_of(segment))
-            self._check_history(name, partition, metadata, partition_log)
+            self._check_history(name, partition, metadata, topic_id_partition)
             if partition.is_leader:
                 start, count = (
                     partition.log.local_log_start_offset,
-                    metadata.segment_count(partition_log),
+                    metadata.segment_count(topic_id_partition),
                 )
                 self._cluster.trace.add(
                     f"{name} has {count} remote segments, local log start offset {start}"
@@ -230,7 +230,7 @@ class TierChecks:
         name: str,
         partition: Partition,
         metadata: RemoteLogMetadataManager,
-        partition_log: TopicIdPartition,
+        topic_id_partition: TopicIdPartition,
     ) -> None:
         """Check that every offset from the log start offset is in the remote tier or on disk."""
         starts = self._starts if partition.topic == self._topic else {}
@@ -240,7 +240,7 @@ class TierChecks:
                 "wrong log start offset",
                 f"{name} starts at {log.log_start_offset}, not at {wanted}",
             )
-        segments = copied_segments(partition, metadata, partition_log)
+        segments = copied_segments(partition, metadata, topic_id_partition)
         end = segments[-1].end_offset + 1 if segments else log.log_start_offset
         if end < log.local_log_start_offset:
             self._add_anomaly("gap in the remote tier", f"{name} has offset {end} in neither tier")
@@ -257,14 +257,14 @@ class TierChecks:
             self._add_anomaly("unknown object", f"{dangling}")
 
     def _describe_not_expired(self) -> str | None:
-        for broker, partition, metadata, partition_log in self._replicas(self._topic):
+        for broker, partition, metadata, topic_id_partition in self._replicas(self._topic):
             name = f"{partition.topic}-{partition.index} on {host(broker.node_id)}"
             start, wanted = partition.log.log_start_offset, self._starts[partition.index]
             if start != wanted:
                 return f"{name} starts at {start}, not at {wanted}"
             old = [
                 each.end_offset
-                for each in metadata.segments(partition_log)
+                for each in metadata.segments(topic_id_partition)
                 if each.end_offset < wanted
             ]
             if old:
@@ -272,7 +272,7 @@ class TierChecks:
         return self._describe_unfinished()
 
     def _describe_deleted_topics(self) -> str | None:
-        known = {partition_log.topic_id for _, _, _, partition_log in self._replicas()}
+        known = {topic_id_partition.topic_id for _, _, _, topic_id_partition in self._replicas()}
         left = [
             key
             for key in sorted(self._bucket.objects)

@@ -35,23 +35,23 @@ class LeaderLog:
         self,
         partition: Partition,
         metadata: RemoteLogMetadataManager,
-        partition_log: TopicIdPartition,
+        topic_id_partition: TopicIdPartition,
     ) -> None:
         self.index = partition.index
         self.end_offset = partition.log.high_watermark
         self.local_only_bytes = partition.log.local_only_bytes
-        self.segments = copied_segments(partition, metadata, partition_log)
+        self.segments = copied_segments(partition, metadata, topic_id_partition)
 
 
 def copied_segments(
-    partition: Partition, metadata: RemoteLogMetadataManager, partition_log: TopicIdPartition
+    partition: Partition, metadata: RemoteLogMetadataManager, topic_id_partition: TopicIdPartition
 ) -> Sequence[RemoteLogSegmentMetadata]:
     """The completed copies that the log consists of, in order, from the log start offset."""
     log, found = partition.log, []
     offset = log.log_start_offset
     while offset <= log.highest_copied_offset:
         epoch = log.epochs.epoch_for(offset)
-        segment = None if epoch is None else metadata.segment_for(partition_log, epoch, offset)
+        segment = None if epoch is None else metadata.segment_for(topic_id_partition, epoch, offset)
         if segment is None:
             break
         found.append(segment)

@@ -137,7 +137,7 @@ class FakeWorkload:
 
 @dataclass(frozen=True)
 class FakeUsage:
-    others_share: float
+    others_cores: float
 
 
 class FakeWatch:

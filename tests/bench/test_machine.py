@@ -79,7 +79,7 @@ def test_descendants_except_bystanders_do_not_count_as_others() -> None:
             pass
         usage = bystander.stop()
         assert usage.others_s - own_processes.stop().others_s >= 0.4
-        assert usage.others_share == usage.others_s / usage.elapsed_s
+        assert usage.others_cores == usage.others_s / usage.elapsed_s
 
 
 def test_machine_description_has_all_fields() -> None:

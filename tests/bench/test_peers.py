@@ -21,7 +21,7 @@ from odradek.bench.model import (
 from odradek.bench.peers import PEERS
 from odradek.bench.peers.mock import LibrdkafkaMock
 from odradek.bench.peers.odradek import Odradek
-from odradek.bench.peers.process import ProcessLaunch, free_port, responses_metadata, running
+from odradek.bench.peers.process import ProcessLaunch, free_port, responds_to_metadata, running
 from odradek.bench.raw_connection import RawConnection
 from odradek.bench.workloads.recovery import Recovery
 from odradek.bench.workloads.requests import Requests
@@ -45,13 +45,13 @@ def test_killed_peer_restarts_with_its_address_and_topics(tmp_path: Path) -> Non
         target.topics.create("kept", 3)
         first = process.pid
         process.kill()
-        assert not responses_metadata(target.address, 1)
+        assert not responds_to_metadata(target.address, 1)
         process.restart()
         assert process.pid != first
         assert partitions(target.address, "kept") == 3
         with pytest.raises(RuntimeError):
             process.restart()
-    assert not responses_metadata(target.address, 1)
+    assert not responds_to_metadata(target.address, 1)
 
 
 def test_mock_peer_creates_topics_by_its_control_socket(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ import numpy as np
 from odradek.pipeline.cli.audit import as_json, as_text
 from odradek.pipeline.errors import BadOption, DeniedSegment, PipelineError, StoreUnavailable
 from odradek.pipeline.jobs import audit as audit_job
-from odradek.pipeline.jobs import audit_tasks as auditing
+from odradek.pipeline.jobs import audit_tasks
 from odradek.pipeline.jobs.audit import AuditJob, AuditReport, audit, run_audit
 from odradek.pipeline.jobs.audit_results import open_audit_results
 from odradek.pipeline.jobs.job_progress import JobProgress
@@ -289,7 +289,7 @@ def test_unavailable_store_is_not_reported_as_corrupt(
         bucket.inject(fault)
     objects = kind(bucket)
     store = Store(objects, ObjectStoreStorage(objects, RealEntropy()))
-    monkeypatch.setattr(auditing, "store_at", lambda *where: store)
+    monkeypatch.setattr(audit_tasks, "store_at", lambda *where: store)
     with pytest.raises(error, match="events-"):
         audited(copy)
 
@@ -317,21 +317,21 @@ def test_killed_audit_resumes_and_has_the_same_report(
     victims = logs(copy)
     victims[0].write_bytes(victims[0].read_bytes()[:-1])
     bootstrap = broker.bootstrap if with_brokers else None
-    notes = tmp_path / "notes"
-    job = AuditJob(str(copy), bootstrap, resume=str(notes))
+    results_file = tmp_path / "results"
+    job = AuditJob(str(copy), bootstrap, resume=str(results_file))
     expected = run_audit(replace(job, resume=None), here, 2)
     assert not expected.has_no_problems
     total = sum(each.segments for each in expected.partitions)
-    for noted in (total // 3, total):
+    for stored in (total // 3, total):
         process = multiprocessing.get_context("spawn").Process(
-            target=_audit_until_killed, args=(job, noted - _noted(notes))
+            target=_audit_until_killed, args=(job, stored - _stored_results(results_file))
         )
         process.start()
         process.join(TIMEOUT_SECONDS)
         assert process.exitcode == -signal.SIGKILL
-        with notes.open("ab") as file:
+        with results_file.open("ab") as file:
             file.write(b"0123")  # an incomplete line
-        assert _noted(notes) == noted
+        assert _stored_results(results_file) == stored
     read: list[Any] = []
 
     def counted(act: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
@@ -342,17 +342,17 @@ def test_killed_audit_resumes_and_has_the_same_report(
     assert as_json(run_audit(job, counted, 2, reported.append)) == as_json(expected)
     assert read == []
     assert (reported[-1].done, reported[-1].done_before) == (total, total)
-    assert not notes.exists()
+    assert not results_file.exists()
 
 
-def _noted(notes: Path) -> int:
-    return notes.read_bytes().count(b"\n") - 1 if notes.exists() else 0
+def _stored_results(results_file: Path) -> int:
+    return results_file.read_bytes().count(b"\n") - 1 if results_file.exists() else 0
 
 
 def test_objects_changed_since_their_result_are_read_again(copy: Path, tmp_path: Path) -> None:
     """Also if lines of the file, or all of them, are invalid."""
-    notes = tmp_path / "notes"
-    job = AuditJob(str(copy), resume=str(notes))
+    results_file = tmp_path / "results"
+    job = AuditJob(str(copy), resume=str(results_file))
 
     def stopped(act: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
         if act is audit_job._check_partition:
@@ -361,8 +361,10 @@ def test_objects_changed_since_their_result_are_read_again(copy: Path, tmp_path:
 
     with pytest.raises(KeyboardInterrupt):
         run_audit(job, stopped, 2)
-    lines = notes.read_bytes().splitlines(keepends=True)
-    notes.write_bytes(b"".join([*lines[:2], lines[2][:30] + b"\n", b"nonsense\n", *lines[3:]]))
+    lines = results_file.read_bytes().splitlines(keepends=True)
+    results_file.write_bytes(
+        b"".join([*lines[:2], lines[2][:30] + b"\n", b"nonsense\n", *lines[3:]])
+    )
     victim = logs(copy)[1]
     victim.write_bytes(victim.read_bytes()[:-1])
     report = run_audit(job, here, 2)
@@ -371,25 +373,25 @@ def test_objects_changed_since_their_result_are_read_again(copy: Path, tmp_path:
 
 
 def test_results_file_belongs_to_one_audit(copy: Path, tmp_path: Path) -> None:
-    notes = tmp_path / "notes"
-    with open_audit_results(str(notes), "a", has_brokers=True):
+    results_file = tmp_path / "results"
+    with open_audit_results(str(results_file), "a", has_brokers=True):
         with pytest.raises(BadOption, match="is in use by another audit"):
-            run_audit(AuditJob(str(copy), resume=str(notes)), here, 1)
+            run_audit(AuditJob(str(copy), resume=str(results_file)), here, 1)
     with pytest.raises(
         BadOption, match=r"belongs to another audit: it begins with .*true.* not .*false"
     ):
-        run_audit(AuditJob(str(copy), resume=str(notes)), here, 1)
-    notes.write_text("a letter")
+        run_audit(AuditJob(str(copy), resume=str(results_file)), here, 1)
+    results_file.write_text("a letter")
     with pytest.raises(BadOption, match="is not a file of an audit"):
-        run_audit(AuditJob(str(copy), resume=str(notes)), here, 1)
-    assert notes.read_text() == "a letter"
+        run_audit(AuditJob(str(copy), resume=str(results_file)), here, 1)
+    assert results_file.read_text() == "a letter"
     with pytest.raises(BadOption, match="cannot be written"):
-        run_audit(AuditJob(str(copy), resume=str(tmp_path / "none" / "notes")), here, 1)
+        run_audit(AuditJob(str(copy), resume=str(tmp_path / "none" / "results")), here, 1)
     head = b'{"audit": 1, "store": "a", "brokers": true}\n'
-    notes.write_bytes(head[:9])  # the file of a run that was killed immediately
-    with open_audit_results(str(notes), "a", has_brokers=True):
+    results_file.write_bytes(head[:9])  # the file of a run that was killed immediately
+    with open_audit_results(str(results_file), "a", has_brokers=True):
         pass
-    assert notes.read_bytes() == head
+    assert results_file.read_bytes() == head
 
 
 def test_cluster_without_tiered_topics_is_reported(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from odradek.pipeline.brokers import Brokers
 from odradek.pipeline.cli.audit import as_json, as_text
 from odradek.pipeline.errors import BadOption, BrokersUnavailable
 from odradek.pipeline.jobs import audit as audit_job
-from odradek.pipeline.jobs import audit_tasks as auditing
+from odradek.pipeline.jobs import audit_tasks
 from odradek.pipeline.jobs.audit import AuditJob, AuditReport, run_audit
 from odradek.pipeline.jobs.audit_tasks import AuditSource, check_partition
 from odradek.protocol.topics import TopicPartition
@@ -90,7 +90,7 @@ def here(act: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
 def audited(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, brokers: DeletingBrokers, *topics: str
 ) -> AuditReport:
-    for module in (audit_job, auditing):
+    for module in (audit_job, audit_tasks):
         monkeypatch.setattr(module, "brokers_at", lambda *where: brokers)
     (tmp_path / "kafka-tiered-storage").mkdir(exist_ok=True)
     return run_audit(AuditJob(str(tmp_path), "unused:9092", topics=topics), here, 1)
@@ -158,7 +158,7 @@ def test_topic_deleted_before_its_epochs_are_requested(
     monkeypatch: pytest.MonkeyPatch, now: dict[str, UUID]
 ) -> None:
     monkeypatch.setattr(
-        auditing, "brokers_at", lambda *where: DeletingBrokers(KnownSegments(), now)
+        audit_tasks, "brokers_at", lambda *where: DeletingBrokers(KnownSegments(), now)
     )
     partition = TopicIdPartition(OLD, "t", 0)
     source = AuditSource("unused", {}, "unused:9092", 1000)

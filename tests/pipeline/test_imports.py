@@ -12,9 +12,9 @@ pytest.importorskip("pyarrow")
 COUNT = """
 import sys
 from odradek.pipeline import store
-from odradek.pipeline import range_reader as reading
-from odradek.pipeline import segment_reader as segments
-from odradek.pipeline import data_source as source
+from odradek.pipeline import range_reader
+from odradek.pipeline import segment_reader
+from odradek.pipeline import data_source
 from odradek.pipeline.decoding.batch_decoder import decoder_of
 from odradek.pipeline.decoding.record_selection import RecordSelection
 from odradek.protocol.records.records import Record, build_batch
@@ -35,7 +35,7 @@ print([each for each in ("pyarrow", "numpy", "trio") if each in sys.modules])
 PLANNED = """
 import sys
 from odradek.pipeline import query
-from odradek.pipeline import segment_reader as segments
+from odradek.pipeline import segment_reader
 
 print([each for each in ("trio", "numba", "lz4", "pandas") if each in sys.modules])
 """

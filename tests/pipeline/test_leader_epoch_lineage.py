@@ -30,7 +30,7 @@ from odradek.storage.tiered.segment_metadata import (
     SegmentState,
     TopicIdPartition,
 )
-from tests.pipeline import lineage_model as covering
+from tests.pipeline import lineage_model
 
 FINISHED = SegmentState.COPY_SEGMENT_FINISHED
 WHERE = TopicIdPartition(UUID(int=1), "t", 0)
@@ -159,7 +159,7 @@ def test_columnar_selection_equals_the_model(
 ) -> None:
     segments, lineage, low, high = history
     found = columns(*segments)
-    expected = covering.select_slices(list(found), lineage, low, high)
+    expected = lineage_model.select_slices(list(found), lineage, low, high)
     slices = select_slices(found, lineage, low, high)
     assert selected(slices) == selected(expected)
     assert slices.sizes().tolist() == [each.size_bytes for each in expected]

@@ -8,7 +8,7 @@ from threading import Barrier
 
 import pytest
 
-from odradek.pipeline.store import AT_ONCE, list_directories
+from odradek.pipeline.store import CONCURRENT_LISTINGS, list_directories
 from odradek.seams.objects import ObjectInfo, ObjectsUnavailable
 from odradek.testing.virtual_object_store import StoreFault, StoreFaultKind, VirtualObjectStore
 
@@ -33,7 +33,7 @@ def filled(objects: VirtualObjectStore, directories: int) -> list[str]:
     return names
 
 
-@pytest.mark.parametrize("directories", [0, 1, AT_ONCE, 3 * AT_ONCE])
+@pytest.mark.parametrize("directories", [0, 1, CONCURRENT_LISTINGS, 3 * CONCURRENT_LISTINGS])
 def test_each_directory_is_listed_in_order_and_completed_once(directories: int) -> None:
     objects = VirtualObjectStore(page_objects=3)
     names = filled(objects, directories)
@@ -51,9 +51,9 @@ def test_each_directory_is_listed_in_order_and_completed_once(directories: int) 
 
 
 def test_directories_are_listed_concurrently() -> None:
-    objects = ConcurrentListings(AT_ONCE)
-    names = filled(objects, AT_ONCE)
-    assert sum(page is None for _, page in list_directories(objects, names)) == AT_ONCE
+    objects = ConcurrentListings(CONCURRENT_LISTINGS)
+    names = filled(objects, CONCURRENT_LISTINGS)
+    assert sum(page is None for _, page in list_directories(objects, names)) == CONCURRENT_LISTINGS
 
 
 def test_failed_listing_is_an_error_not_an_end() -> None:

@@ -33,7 +33,7 @@ from odradek.testing.virtual_object_store import (
 
 pa = pytest.importorskip("pyarrow")
 
-from odradek.pipeline import segment_reader as segments  # noqa: E402
+from odradek.pipeline import segment_reader  # noqa: E402
 from odradek.pipeline.decoding.record_decoder import RecordSelection  # noqa: E402
 from odradek.pipeline.decoding.schema import BATCHES as BATCHES_AS_ROWS  # noqa: E402
 from odradek.pipeline.decoding.schema import RECORDS  # noqa: E402
@@ -154,7 +154,7 @@ def test_wrong_offset_at_the_end_of_a_piece_is_corrupt(
     objects = VirtualObjectStore(VirtualBucket())
     storage, whole, key = _stored(objects)
     at, first = sum(map(len, _log()[:broken])), broken * RECORDS_A_BATCH
-    monkeypatch.setattr(segments, "PIECE_BYTES", at + len(_log()[broken]) + behind)
+    monkeypatch.setattr(segment_reader, "PIECE_BYTES", at + len(_log()[broken]) + behind)
     task = replace(whole, low=first, high=first + RECORDS_A_BATCH)
     for segment_slice in (whole, task):
         assert _read(storage, segment_slice) == (
@@ -172,14 +172,14 @@ def test_wrong_offset_at_the_end_of_a_piece_is_corrupt(
         assert f"byte {at}: " in str(error)
 
 
-@pytest.mark.parametrize("piece_bytes", [100, segments.PIECE_BYTES])
+@pytest.mark.parametrize("piece_bytes", [100, segment_reader.PIECE_BYTES])
 @pytest.mark.parametrize("broken", range(BATCHES))
 @pytest.mark.parametrize("bit", range(56, 61))
 def test_wrong_offset_at_the_limits_of_a_task_is_corrupt(
     broken: int, bit: int, piece_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task that reads part of a segment finds its bytes by the index, and reads one more batch."""
-    monkeypatch.setattr(segments, "PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(segment_reader, "PIECE_BYTES", piece_bytes)
     objects = VirtualObjectStore(VirtualBucket())
     storage, segment_slice, key = _stored(objects)
     log, batches = bytearray(objects.bucket.objects[key]), _log()
@@ -219,7 +219,7 @@ def test_task_after_a_corrupt_batch_has_all_its_records(
             ENTRY.pack(RECORDS_A_BATCH * (number + 1) - 1, ends[number])
             for number in range(1, BATCHES)
         )
-    monkeypatch.setattr(segments, "PIECE_BYTES", ends[broken + 1] - begins + behind)
+    monkeypatch.setattr(segment_reader, "PIECE_BYTES", ends[broken + 1] - begins + behind)
     log[ends[broken + 1] - 1] ^= 1
     objects.bucket.objects[key] = bytes(log)
     low = (broken + 1) * RECORDS_A_BATCH
@@ -239,7 +239,7 @@ def test_adjacent_batch_with_wrong_offset_hides_no_record(
     storage, segment_slice, key = _stored(objects)
     log, batches = bytearray(objects.bucket.objects[key]), _log()
     at = len(batches[0]) + len(batches[1])
-    monkeypatch.setattr(segments, "PIECE_BYTES", at + behind)
+    monkeypatch.setattr(segment_reader, "PIECE_BYTES", at + behind)
     first = RECORDS_A_BATCH
     log[at : at + 8] = (first + base_offset).to_bytes(8, "big")
     objects.bucket.objects[key] = bytes(log)

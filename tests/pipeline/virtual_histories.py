@@ -47,7 +47,6 @@ CONFIGS = {
     "file.delete.delay.ms": "100",
 }
 UNCLEAN = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
-"""Whether consumers may read other records at the same offsets afterwards, including copied ones."""
 STEPS = 24
 DELAY_S = (0.0002, 0.004)
 TIMEOUT_S = 60.0
@@ -71,6 +70,8 @@ class History:
         self.deletes = deletes
         """Whether records are deleted, by retention or by request."""
         self.unclean = unclean
+        """Whether leaders are elected uncleanly: consumers may then read other records at the same offsets,
+        including copied ones."""
         self.is_complete = True
         self.cluster: Cluster
         """A client's."""

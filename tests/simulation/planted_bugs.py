@@ -9,17 +9,16 @@ from typing import Any
 
 import pytest
 
-from odradek.broker.fetch import log_reading as fetch_reading
+from odradek.broker.fetch import log_reading
 from odradek.broker.replicas.partition_table import PartitionTable
 from odradek.broker.replicas.replica_manager import ReplicaManager
 from odradek.replication.controller.image import PartitionImage, TopicImage
 from odradek.replication.controller.partition_change_builder import _Target
-from odradek.replication.partition import follower_state as follower
-from odradek.replication.partition import leader_state as leader
+from odradek.replication.partition import follower_state, leader_state
 from odradek.replication.partition.leader_state import LeaderState
 from odradek.replication.partition.partition import Partition
 from odradek.replication.partition.truncation import Truncation
-from odradek.replication.raft import inbound_requests as responding
+from odradek.replication.raft import inbound_requests
 from odradek.replication.raft.election_state import OffsetAndEpoch
 from odradek.storage.directories.clean_shutdown import CleanShutdownFile
 from odradek.storage.directories.log_directory import LogDirectory
@@ -31,12 +30,12 @@ from odradek.storage.log.partition_log import PartitionLog
 
 def grant_two_votes_per_epoch(patch: pytest.MonkeyPatch) -> None:
     """A voter votes for a second candidate in the same epoch."""
-    patch.setattr(responding, "grants_vote", lambda *_, up_to_date, **__: up_to_date)
+    patch.setattr(inbound_requests, "grants_vote", lambda *_, up_to_date, **__: up_to_date)
 
 
 def skip_log_comparison_of_candidates(patch: pytest.MonkeyPatch) -> None:
     """A voter does not compare the candidate's log with its own."""
-    patch.setattr(responding, "log_end", lambda log: OffsetAndEpoch(0, 0))
+    patch.setattr(inbound_requests, "log_end", lambda log: OffsetAndEpoch(0, 0))
 
 
 # Truncation
@@ -48,12 +47,12 @@ def skip_follower_truncation(patch: pytest.MonkeyPatch) -> None:
     def decide(own: Any, *, end_offset: int, **_: Any) -> Truncation:
         return Truncation(end_offset, True)
 
-    patch.setattr(follower, "decide_truncation", decide)
+    patch.setattr(follower_state, "decide_truncation", decide)
 
 
 def omit_diverging_epoch(patch: pytest.MonkeyPatch) -> None:
     """A leader never compares the follower's log with its own, and returns records."""
-    patch.setattr(fetch_reading, "find_divergence", lambda own, **_: None)
+    patch.setattr(log_reading, "find_divergence", lambda own, **_: None)
 
 
 # ISR
@@ -65,7 +64,7 @@ def advance_high_watermark_without_isr(patch: pytest.MonkeyPatch) -> None:
     def decide(current: int, leader: int, ends: Any, in_sync: Any) -> int:
         return max(current, ends[leader])
 
-    patch.setattr(leader, "decide_high_watermark", decide)
+    patch.setattr(leader_state, "decide_high_watermark", decide)
 
 
 def overestimate_follower_offsets(patch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import trio
 
-from odradek.replication.raft import metadata_loader as catching_up
+from odradek.replication.raft import metadata_loader
 from odradek.replication.raft.metadata_log_writer import Blocking
 from odradek.testing.simulation.cluster import SimulatedCluster
 from odradek.testing.simulation.history import Anomaly
@@ -68,7 +68,7 @@ def test_clients_do_not_pause_after_the_last_fault() -> None:
 
 def test_metadata_replay_waits_for_a_slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     waited_for: list[object] = []
-    honest = catching_up._read
+    honest = metadata_loader._read
 
     async def read(log: Any, offset: int, up_to: int, blocking: Blocking) -> Any:
         async def waiting(call: Callable[..., Any], *args: Any) -> Any:
@@ -77,7 +77,7 @@ def test_metadata_replay_waits_for_a_slow_disk(monkeypatch: pytest.MonkeyPatch) 
 
         return await honest(log, offset, up_to, waiting)
 
-    monkeypatch.setattr(catching_up, "_read", read)
+    monkeypatch.setattr(metadata_loader, "_read", read)
     slow = [Fault(0.5, FaultKind.SLOW_DISK, each, 1, seconds=1.5, amount=0.1) for each in (1, 2, 3)]
     run = simulate(SimulationPlan(0, tuple(slow), writers=1, transactional=0))
     assert run.is_sound

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from odradek.replication.raft import inbound_requests as responding
-from odradek.replication.raft import voter_changes
+from odradek.replication.raft import inbound_requests, voter_changes
 from odradek.replication.raft.actions import PersistElectionState, RaftAction
 from odradek.replication.raft.leader_state import LeaderState
 from odradek.replication.raft.raft_client import RaftClient
@@ -16,7 +15,7 @@ from odradek.replication.raft.voters import VoterSet
 
 def vote_twice(patch: pytest.MonkeyPatch) -> None:
     """A voter grants a second vote in an epoch to any up-to-date candidate."""
-    patch.setattr(responding, "grants_vote", lambda *_, up_to_date, **__: up_to_date)
+    patch.setattr(inbound_requests, "grants_vote", lambda *_, up_to_date, **__: up_to_date)
 
 
 def commit_before_the_epoch(patch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import trio
 from odradek.protocol.schemas.cluster_records import BeginTransactionRecord, EndTransactionRecord
 from odradek.protocol.schemas.serde import encode_metadata_record
 from odradek.replication.controller.image import MetadataDelta
-from odradek.replication.raft import metadata_batch_loader as replay
+from odradek.replication.raft import metadata_batch_loader
 from odradek.replication.raft.metadata_batch_loader import RECORDS_A_STEP
 from odradek.replication.raft.metadata_loader import RECORDS_A_CHANGE, catch_up
 from odradek.replication.raft.metadata_log import (
@@ -55,14 +55,14 @@ async def test_start_decodes_only_required_batches(
     append(written, *(new_topic(number) for number in range(TOPICS)))
     written.close()
     decoded = 0
-    honest = replay.decode_metadata_record
+    honest = metadata_batch_loader.decode_metadata_record
 
     def counted(value: bytes) -> Any:
         nonlocal decoded
         decoded += 1
         return honest(value)
 
-    monkeypatch.setattr(replay, "decode_metadata_record", counted)
+    monkeypatch.setattr(metadata_batch_loader, "decode_metadata_record", counted)
     static = {each: (f"host-{each}", 9093) for each in voters}
     member = QuorumMember(1, "cluster", DIRECTORY_ID, static_voters=static)
     log = MetadataLog(node.files, ROOT, node.seams.clock, MetadataLogSettings())

@@ -53,12 +53,12 @@ def audited(
     """Findings by segment number, after `recheck`."""
     audit = RemoteStorageAudit(known, old_before_ms=OLD_BEFORE)
     listed = sorted((info for some in objects for info in some), key=lambda info: info.key)
-    judged = []
+    findings = []
     for at in range(0, len(listed), page):
-        judged += audit.take(listed[at : at + page])
-    judged += audit.end()
+        findings += audit.take(listed[at : at + page])
+    findings += audit.end()
     audit.recheck()
-    whole = [each for each in judged if each.status is SegmentStatus.WHOLE]
+    whole = [each for each in findings if each.status is SegmentStatus.WHOLE]
     found = {}
     for each in (*whole, *audit.findings):
         of = each.stored or each.metadata
@@ -84,12 +84,12 @@ def test_concurrent_and_sequential_listing_give_same_findings(
     for at in range(len(foo)):
         for part, listed in parts:
             part.take(listed[at : at + 1])
-    judged = [each for part, _ in parts for each in audit.join(part)]
-    judged += audit.end()
+    findings = [each for part, _ in parts for each in audit.join(part)]
+    findings += audit.end()
     audit.recheck()
     standings = {
         of.id.id.int: each.status
-        for each in (*(e for e in judged if e.status is SegmentStatus.WHOLE), *audit.findings)
+        for each in (*(e for e in findings if e.status is SegmentStatus.WHOLE), *audit.findings)
         if (of := each.stored or each.metadata) is not None
     }
     assert standings == expected
