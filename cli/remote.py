@@ -20,10 +20,18 @@ from odradek.cli.cluster_connection import (
 from odradek.cli.errors import CommandFailed, WrongUsage
 from odradek.cli.output import ProgressLine
 from odradek.cli.remote_give_up import find_losses, give_up
-from odradek.cli.remote_inputs import MetadataTopicConsumer, call, listing, open_store
+from odradek.cli.remote_inputs import (
+    call,
+    check_passed_over,
+    listing,
+    metadata_gaps,
+    open_store,
+    read_metadata,
+)
 from odradek.cli.remote_summaries import SummaryWriter
 from odradek.cli.terminal import hint
 from odradek.client.metadata import Cluster
+from odradek.replication.tiered.whole_metadata_topic import WholeMetadataTopicReader
 from odradek.seams import Seams
 from odradek.seams.real import real_seams
 from odradek.storage.tiered.audit import AuditFinding, RemoteStorageAudit, SegmentStatus
@@ -197,7 +205,7 @@ def run(args: argparse.Namespace) -> int:
         async def with_metadata(cluster: Cluster, seams: Seams) -> int:
             return await action(
                 RemoteCommandContext(
-                    args, seams, MetadataTopicConsumer(cluster, args.passed_over), cluster
+                    args, seams, WholeMetadataTopicReader(cluster, args.passed_over), cluster
                 )
             )
 
@@ -219,7 +227,7 @@ class RemoteCommandContext:
         self,
         args: argparse.Namespace,
         seams: Seams,
-        metadata: MetadataTopicConsumer | None,
+        metadata: WholeMetadataTopicReader | None,
         cluster: Cluster | None = None,
     ) -> None:
         self.args = args
@@ -241,7 +249,7 @@ class RemoteCommandContext:
         """
         if self.metadata is not None:
             self.progress.show("reading the metadata")
-            await self.metadata.read_to_end()
+            await read_metadata(self.metadata)
         audit = RemoteStorageAudit(
             None if self.metadata is None else self.metadata.known,
             old_before_ms=self.old_before_ms,
@@ -257,14 +265,14 @@ class RemoteCommandContext:
         if on_findings is not None:
             await on_findings(found)
         if self.metadata is not None:
-            await self.metadata.read_to_end()
-            self.metadata.check_passed_over()
+            await read_metadata(self.metadata)
+            check_passed_over(self.metadata)
             audit.recheck()
         return audit
 
     def print_gaps(self) -> None:
         """Print warnings about unreadable metadata to stderr."""
-        for gap in [] if self.metadata is None else self.metadata.gaps:
+        for gap in [] if self.metadata is None else metadata_gaps(self.metadata):
             hint(f"odradek: {gap}")
 
     def _is_doubtful(self, partition: TopicIdPartition) -> bool:
@@ -378,13 +386,13 @@ async def _collect(context: RemoteCommandContext) -> int:
     return 0
 
 
-def _why_unclear(segments: int, metadata: MetadataTopicConsumer) -> str:
+def _why_unclear(segments: int, metadata: WholeMetadataTopicReader) -> str:
     lines = [
         f"{segments} segments are not removed, because brokers may still use them",
-        *metadata.gaps,
+        *metadata_gaps(metadata),
         "--without-metadata uses only the manifests in the store",
     ]
-    if metadata.has_unreadable:
+    if metadata.unreadable:
         lines[-1] += (
             ". --pass-over PARTITION:OFFSET ignores a record that has nothing to do with tiered storage, as"
             " the brokers do"

@@ -21,7 +21,7 @@ import trio
 
 from odradek.cli.errors import CommandFailed
 from odradek.cli.output import ProgressLine
-from odradek.cli.remote_inputs import MetadataTopicConsumer
+from odradek.cli.remote_inputs import read_metadata
 from odradek.client import admin
 from odradek.client.admin import ConfigChange, ConfigOperation, ConfigSource, ResourceType
 from odradek.client.consumer import EARLIEST, list_offsets
@@ -29,6 +29,7 @@ from odradek.client.errors import ClientError
 from odradek.client.metadata import Cluster
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.topics import TopicPartition
+from odradek.replication.tiered.whole_metadata_topic import WholeMetadataTopicReader
 from odradek.seams.clock import Clock
 from odradek.seams.store_directory import begin_instead, has_mark
 from odradek.storage.tiered.audit import RemoteStorageAudit, SegmentStatus
@@ -111,7 +112,7 @@ async def _is_tiered(cluster: Cluster, topic: str) -> bool:
 async def give_up(
     losses: LostTopics,
     cluster: Cluster,
-    metadata: MetadataTopicConsumer,
+    metadata: WholeMetadataTopicReader,
     clock: Clock,
     progress: ProgressLine,
 ) -> None:
@@ -177,13 +178,13 @@ def _set(name: str, value: str) -> ConfigChange:
 
 async def _wait_until_deleted(
     topics: Sequence[LostTopic],
-    metadata: MetadataTopicConsumer,
+    metadata: WholeMetadataTopicReader,
     clock: Clock,
     progress: ProgressLine,
 ) -> None:
     left, since = -1, clock.monotonic()
     while True:
-        await metadata.read_to_end()
+        await read_metadata(metadata)
         waiting = {topic.name: sum(_finished_segments(topic, metadata)) for topic in topics}
         now, before, left = clock.monotonic(), left, sum(waiting.values())
         if not left:
@@ -200,7 +201,7 @@ async def _wait_until_deleted(
         await clock.sleep(POLL_S)
 
 
-def _finished_segments(topic: LostTopic, metadata: MetadataTopicConsumer) -> Iterator[int]:
+def _finished_segments(topic: LostTopic, metadata: WholeMetadataTopicReader) -> Iterator[int]:
     for partition in topic.lost:
         yield sum(
             each.state is SegmentState.COPY_SEGMENT_FINISHED

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path as LocalPath
 from typing import TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 from odradek.cli.dump_output import time_text
 from odradek.cli.errors import CommandFailed, WrongUsage
-from odradek.client.consumer import ConsumedRecord
-from odradek.client.metadata import Cluster
-from odradek.client.whole_topic import WholeTopic
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.tiered.metadata_topic import metadata_partition
+from odradek.replication.tiered.whole_metadata_topic import (
+    UnreadableMetadata,
+    WholeMetadataTopicReader,
+)
 from odradek.seams import Seams
 from odradek.seams.files import Files, Path
 from odradek.seams.objects import (
@@ -25,17 +25,10 @@ from odradek.seams.objects import (
     ObjectsUnavailable,
 )
 from odradek.seams.offload import OBJECTS_LANE
-from odradek.storage.tiered import metadata_records
-from odradek.storage.tiered.audit import KnownSegments
-from odradek.storage.tiered.errors import RemoteStorageError
 from odradek.storage.tiered.metadata_records import METADATA_TOPIC
 from odradek.storage.tiered.remote_storage_settings import LOCAL_STORE, RemoteStorageSettings
-from odradek.storage.tiered.segment_metadata import TopicIdPartition
 
 T = TypeVar("T")
-
-SHOWN_BYTES = 24
-"""Bytes of an unreadable record in its error message."""
 
 
 def open_store(
@@ -103,72 +96,39 @@ async def listing(objects: Objects, seams: Seams) -> AsyncIterator[Sequence[Obje
         yield page
 
 
-class MetadataTopicConsumer:
-    """Reads the metadata topic from its beginning into `known`, on each call up to the current end.
+async def read_metadata(metadata: WholeMetadataTopicReader) -> None:
+    """Read the metadata topic up to its current end. Raises CommandFailed if it does not exist."""
+    try:
+        await metadata.read_to_end()
+    except KafkaError as error:
+        if error.code is not ErrorCode.unknown_topic_or_partition:
+            raise
+        raise CommandFailed(
+            f"the cluster has no topic {METADATA_TOPIC}: it does not use tiered storage. "
+            "--without-metadata uses only the manifests in the store"
+        ) from None
 
-    An unreadable record may contain a segment, because brokers of a later version may have written it. Its
-    partition of the metadata topic is known, but not its segment. Therefore segments that are not in `known`
-    have an unclear status if the metadata of their partition is in that partition of the topic. The user can
-    exclude such records by partition and offset (`passed_over`).
-    """
 
-    def __init__(self, cluster: Cluster, passed_over: Iterable[tuple[int, int]] = ()) -> None:
-        self._topic = WholeTopic(cluster, METADATA_TOPIC)
-        self._passed_over = frozenset(passed_over)
-        self._unreadable: dict[tuple[int, int], str] = {}
-        self.known = KnownSegments()
+def metadata_gaps(metadata: WholeMetadataTopicReader) -> list[str]:
+    """Messages about metadata that cannot be read."""
+    return [
+        f"{partition} starts at offset {start} instead of 0"
+        for partition, start in metadata.begins_late
+    ] + [_unreadable_text(record) for record in metadata.unreadable]
 
-    async def read_to_end(self) -> None:
-        """Read up to the current end. Raises CommandFailed if the topic does not exist."""
-        try:
-            await self._topic.read_to_end(self._apply)
-        except KafkaError as error:
-            if error.code is not ErrorCode.unknown_topic_or_partition:
-                raise
-            raise CommandFailed(
-                f"the cluster has no topic {METADATA_TOPIC}: it does not use tiered storage. "
-                "--without-metadata uses only the manifests in the store"
-            ) from None
 
-    @property
-    def gaps(self) -> list[str]:
-        """Messages about metadata that cannot be read."""
-        late = [
-            f"{each} starts at offset {start} instead of 0"
-            for each, start in self._topic.begins_late
-        ]
-        return late + [
-            text for where, text in self._unreadable.items() if where not in self._passed_over
-        ]
+def _unreadable_text(record: UnreadableMetadata) -> str:
+    return (
+        f"{METADATA_TOPIC}-{record.partition} at offset {record.offset} cannot be read: {record.error}"
+        f" ({record.size_bytes} bytes, timestamp {time_text(record.timestamp_ms)}, {record.first_bytes!r}"
+        f"{'…' if record.size_bytes > len(record.first_bytes) else ''})"
+    )
 
-    @property
-    def has_unreadable(self) -> bool:
-        """Whether there is an unreadable record that is not passed over."""
-        return not self._unreadable.keys() <= self._passed_over
 
-    def may_have_more_metadata(self, partition: TopicIdPartition) -> bool:
-        """Whether unreadable metadata may contain segments of the partition."""
-        doubtful = {each.partition for each, _ in self._topic.begins_late}
-        doubtful.update(where for where, _ in self._unreadable.keys() - self._passed_over)
-        return metadata_partition(partition, self._topic.partitions) in doubtful
-
-    def check_passed_over(self) -> None:
-        """Raise WrongUsage if a passed-over record is readable or does not exist."""
-        for where, offset in sorted(self._passed_over - self._unreadable.keys()):
-            raise WrongUsage(
-                f"--pass-over {where}:{offset}: {METADATA_TOPIC}-{where} has no unreadable record at offset"
-                f" {offset}"
-            )
-
-    def _apply(self, record: ConsumedRecord) -> None:
-        if record.value is None:
-            return
-        try:
-            self.known.apply(metadata_records.decode(record.value))
-        except RemoteStorageError as error:
-            shown = record.value[:SHOWN_BYTES]
-            self._unreadable[record.partition, record.offset] = (
-                f"{METADATA_TOPIC}-{record.partition} at offset {record.offset} cannot be read: {error}"
-                f" ({len(record.value)} bytes, timestamp {time_text(record.timestamp)}, {shown!r}"
-                f"{'…' if len(record.value) > SHOWN_BYTES else ''})"
-            )
+def check_passed_over(metadata: WholeMetadataTopicReader) -> None:
+    """Raise WrongUsage if a passed-over record is readable or does not exist."""
+    for partition, offset in metadata.wrongly_passed_over:
+        raise WrongUsage(
+            f"--pass-over {partition}:{offset}: {METADATA_TOPIC}-{partition} has no unreadable record at offset"
+            f" {offset}"
+        )

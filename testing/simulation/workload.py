@@ -15,7 +15,6 @@ from functools import partial
 
 import trio
 
-from odradek.cli.remote_inputs import MetadataTopicConsumer
 from odradek.client.admin import (
     ConfigChange,
     ConfigOperation,
@@ -36,6 +35,7 @@ from odradek.protocol.apis import ELECT_LEADERS
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.topics import TopicPartition
 from odradek.replication.raft.voters import ReplicaKey
+from odradek.replication.tiered.whole_metadata_topic import WholeMetadataTopicReader
 from odradek.seams.clock import Clock
 from odradek.seams.entropy import SeededEntropy
 from odradek.storage.tiered.audit import KnownSegments
@@ -407,7 +407,7 @@ class Workload:
     async def known_segments(self) -> KnownSegments:
         """Read all segments from `__remote_log_metadata`."""
         async with self._connect() as cluster:
-            reading = MetadataTopicConsumer(cluster)
+            reading = WholeMetadataTopicReader(cluster)
             await reading.read_to_end()
             return reading.known
 
