@@ -24,7 +24,11 @@ import trio
 from odradek.broker.config.server_config import ServerConfig
 from odradek.broker.controller.controller_channel import ControllerChannel
 from odradek.broker.controller.controller_registration import ControllerRegistration
-from odradek.broker.controller.metadata_quorum import is_alone, new_metadata, new_network_channel
+from odradek.broker.controller.metadata_quorum import (
+    configures_no_other_node,
+    new_metadata,
+    new_network_channel,
+)
 from odradek.broker.controller.quorum_availability import QuorumAvailability
 from odradek.broker.controller.quorum_controller import QuorumController
 from odradek.broker.coordination.coordinators import Coordinators
@@ -154,7 +158,7 @@ class Node:
             config.log_dirs,
             node_id=config.node_id,
             metadata_path=config.metadata_log_dir,
-            may_format=is_alone(config),
+            may_format=configures_no_other_node(config),
         )
         try:
             return await self.seams.offload.run(opening, lane="start")
@@ -229,7 +233,7 @@ class Node:
     ) -> None:
         """Run the node's part of the quorum, its controller if it has that role, and its broker in turn."""
         services, metadata = self.services, self.metadata
-        self._presence = QuorumAvailability(metadata, self.seams.network)
+        self._quorum_availability = QuorumAvailability(metadata, self.seams.network)
         async with trio.open_nursery() as nursery:
             services.controller_channel.start(nursery)
             nursery.start_soon(self._stop_on_failure, metadata.failed)
@@ -254,7 +258,7 @@ class Node:
                 await self._run_broker(task_status)
             else:
                 await self._run_controller_only(nursery, task_status)
-            with self._presence.unless_gone(nursery):
+            with self._quorum_availability.cancel_without_majority(nursery):
                 await metadata.shut_down(RESIGN_SECONDS)
             nursery.cancel_scope.cancel()
 
@@ -293,7 +297,7 @@ class Node:
         """Recover the logs. Raises NodeFailed if that takes all log directories offline."""
         replicas = self._replicas = self._new_replicas()
         if not self.config.get_bool("remote.log.storage.system.enable"):
-            replicas.refuse_tiered()
+            replicas.check_no_tiered_topics()
         before = self.metadata.image
         self.services.partitions = await replicas.load()
         if replicas.logs.storage_failed.is_set():
@@ -384,7 +388,7 @@ class Node:
             )
             task_status.started()
             await self._stop_requested.wait()
-            with self._presence.unless_gone(nursery):
+            with self._quorum_availability.cancel_without_majority(nursery):
                 await lifecycle.shut_down()
             nursery.cancel_scope.cancel()
 

@@ -216,12 +216,12 @@ def _dump_remote_events(files: Files, found: Sequence[DumpFile], args: argparse.
     return FAILED if wrong else 0
 
 
-def _kip_properties(asked: Sequence[str]) -> set[str]:
+def _kip_properties(wanted: Sequence[str]) -> set[str]:
     """Names of the properties that are set to true."""
     from odradek.cli.dump_remote_log_metadata import PROPERTIES
 
     chosen = set()
-    for each in asked:
+    for each in wanted:
         name, _, value = each.partition("=")
         if name not in PROPERTIES or value.lower() not in ("true", "false"):
             raise WrongUsage(
@@ -252,12 +252,12 @@ def _items(
         yield from dump_segments.rows(file, file.size, wanted)
 
 
-def _decoder(found: DumpFile, asked: str) -> str:
+def _decoder(found: DumpFile, wanted: str) -> str:
     from odradek.cli.dump_decoders import BY_TOPIC
     from odradek.cli.dump_files import FileKind
 
-    if asked != "auto":
-        return asked
+    if wanted != "auto":
+        return wanted
     if found.kind is FileKind.RAFT_SNAPSHOT:
         return "metadata"
     return BY_TOPIC.get(found.topic or "", "none")

@@ -173,9 +173,9 @@ def _status(seams: Seams, directory: Path, *, as_json: bool) -> int:
     if plan is None:
         raise CommandFailed(f"no cluster in {directory}: `odradek cluster --data` creates one")
     try:
-        asked = {"do": "status"}
-        ask = partial(control.ask, timeout_s=STATUS_S)
-        found = trio.run(ask, seams.network, seams.files, directory, asked)
+        request = {"do": "status"}
+        send = partial(control.request, timeout_s=STATUS_S)
+        found = trio.run(send, seams.network, seams.files, directory, request)
     except control.ClusterNotRunning:
         found = status(plan, None)
     except trio.TooSlowError:
@@ -194,8 +194,8 @@ def _status(seams: Seams, directory: Path, *, as_json: bool) -> int:
 
 def _restart(seams: Seams, directory: Path, node: int) -> int:
     try:
-        asked = {"do": "restart", "node": node}
-        response = trio.run(control.ask, seams.network, seams.files, directory, asked)
+        request = {"do": "restart", "node": node}
+        response = trio.run(control.request, seams.network, seams.files, directory, request)
     except control.ClusterNotRunning:
         raise CommandFailed(
             f"the cluster in {directory} is not running: `odradek cluster --data {directory}` starts it"

@@ -96,7 +96,9 @@ def _ms(cluster: Cluster) -> int:
     return int(cluster.timeout_s * 1000)
 
 
-async def _ask(connection: BrokerConnection, cluster: Cluster, api: apis.Api, **values: Any) -> Any:
+async def _request(
+    connection: BrokerConnection, cluster: Cluster, api: apis.Api, **values: Any
+) -> Any:
     # The timeout in the request is shorter, so that the broker's response reports what timed out.
     return await connection.request(api, values, timeout_s=cluster.timeout_s + 5)
 
@@ -108,7 +110,7 @@ async def create_topics(
     cluster: Cluster, topics: Iterable[NewTopic], *, validate_only: bool = False
 ) -> list[CreatedTopic]:
     """Create topics, or only validate the request."""
-    response = await _ask(
+    response = await _request(
         await cluster.controller(),
         cluster,
         apis.CREATE_TOPICS,
@@ -146,7 +148,7 @@ def _new_topic(topic: NewTopic) -> dict[str, Any]:
 async def delete_topics(cluster: Cluster, names: Iterable[str]) -> None:
     """Delete topics and their records."""
     wanted = list(names)
-    response = await _ask(
+    response = await _request(
         await cluster.controller(),
         cluster,
         apis.DELETE_TOPICS,
@@ -164,7 +166,7 @@ async def create_partitions(
     cluster: Cluster, topic: str, count: int, *, validate_only: bool = False
 ) -> None:
     """Increase the number of partitions of a topic to `count`."""
-    response = await _ask(
+    response = await _request(
         await cluster.controller(),
         cluster,
         apis.CREATE_PARTITIONS,
@@ -190,7 +192,7 @@ async def delete_records(
         for where, offset in part.items():
             row = {"partition_index": where.partition, "offset": offset}
             topics.setdefault(where.topic, []).append(row)
-        response = await _ask(
+        response = await _request(
             await cluster.node(leader),
             cluster,
             apis.DELETE_RECORDS,
@@ -217,7 +219,7 @@ async def describe_configs(
         "resource_name": name,
         "configuration_keys": None if keys is None else list(keys),
     }
-    response = await _ask(
+    response = await _request(
         await _config_node(cluster, type, name),
         cluster,
         apis.DESCRIBE_CONFIGS,
@@ -250,7 +252,7 @@ async def alter_configs(
         for change in changes
     ]
     resource = {"resource_type": int(type), "resource_name": name, "configs": rows}
-    response = await _ask(
+    response = await _request(
         await _config_node(cluster, type, name),
         cluster,
         apis.INCREMENTAL_ALTER_CONFIGS,
@@ -265,7 +267,7 @@ async def list_config_resources(
     cluster: Cluster, types: Iterable[ResourceType] = ()
 ) -> list[tuple[int, str]]:
     """List type and name of resources with configs, of these types or of all."""
-    response = await _ask(
+    response = await _request(
         await cluster.any_node(),
         cluster,
         apis.LIST_CONFIG_RESOURCES,

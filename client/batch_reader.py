@@ -126,8 +126,8 @@ class BatchReader:
     async def _check_topic_id(self, leader: BrokerConnection) -> None:
         """Check the topic id after the fetch; an id is never reused, so it was the same during the fetch."""
         topic = self._where.topic
-        asked = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
-        response = await leader.request(METADATA, asked, timeout_s=self._cluster.timeout_s)
+        request = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
+        response = await leader.request(METADATA, request, timeout_s=self._cluster.timeout_s)
         check(response.topics[0].error_code, about=f"topic {topic}")
         self._check_id(getattr(response.topics[0], "topic_id", None))
 

@@ -115,7 +115,7 @@ class _Fetch:
     """Fetch request to a leader, and its result."""
 
     node_id: int
-    asked: Mapping[TopicPartition, int]
+    requested: Mapping[TopicPartition, int]
     """Fetch offsets."""
     max_wait_s: float
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
@@ -231,13 +231,13 @@ class Reader:
     def _forget_fetches(self, partitions: Iterable[TopicPartition]) -> None:
         """Cancel the fetches of these partitions, because their positions changed."""
         for fetch in list(self._fetches.values()):
-            if not fetch.asked.keys().isdisjoint(partitions):
+            if not fetch.requested.keys().isdisjoint(partitions):
                 fetch.scope.cancel()
                 del self._fetches[fetch.node_id]
 
     def _begin(self, node_id: int, wanted: list[TopicPartition], max_wait_s: float) -> _Fetch:
-        asked = {where: self._positions[where].offset for where in wanted}
-        fetch = self._fetches[node_id] = _Fetch(node_id, asked, max_wait_s)
+        requested = {where: self._positions[where].offset for where in wanted}
+        fetch = self._fetches[node_id] = _Fetch(node_id, requested, max_wait_s)
         self._cluster.start_soon(self._exchange, fetch)
         return fetch
 
@@ -288,13 +288,13 @@ class Reader:
 
     def _take_fetch(self, fetch: _Fetch) -> list[ConsumedRecord]:
         """Return the records of partitions whose position did not change since the request."""
-        asked = {
+        requested = {
             where: self._positions[where]
-            for where, offset in fetch.asked.items()
+            for where, offset in fetch.requested.items()
             if self._positions[where].offset == offset
         }
         if fetch.failure is not None:
-            for where, position in asked.items():
+            for where, position in requested.items():
                 self._handle_error(where, position, fetch.failure)
             return []
         records: list[ConsumedRecord] = []
@@ -302,10 +302,10 @@ class Reader:
         for topic in fetch.response.responses:
             for row in topic.partitions:
                 where = TopicPartition(topic.topic, row.partition_index)
-                if where not in asked:
+                if where not in requested:
                     continue
                 try:
-                    records += self._take(where, asked[where], row)
+                    records += self._take(where, requested[where], row)
                 except (KafkaError, ClientError) as error:
                     failure = failure or error
                     if isinstance(error, DamagedBatch):
@@ -318,7 +318,7 @@ class Reader:
 
     def _wanted(self, fetch: _Fetch) -> list[dict[str, Any]]:
         topics: dict[str, list[dict[str, Any]]] = {}
-        for where, offset in fetch.asked.items():
+        for where, offset in fetch.requested.items():
             row = {
                 "partition": where.partition,
                 "current_leader_epoch": self._cluster.leader_epoch(*where),

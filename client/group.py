@@ -319,8 +319,8 @@ class GroupConsumer:
         left = list(wanted)
         for timestamp in (self._options.reset, LATEST):
             if left:
-                asked = dict.fromkeys(left, timestamp)
-                found = await list_offsets(self._cluster, asked, isolation=self._isolation)
+                queries = dict.fromkeys(left, timestamp)
+                found = await list_offsets(self._cluster, queries, isolation=self._isolation)
                 begins |= {where: response.offset for where, response in found.items()}
                 left = [where for where in left if begins[where] < 0]
         return begins

@@ -61,7 +61,9 @@ class CommittedOffset:
     metadata: str = ""
 
 
-async def _ask(connection: BrokerConnection, cluster: Cluster, api: apis.Api, **values: Any) -> Any:
+async def _request(
+    connection: BrokerConnection, cluster: Cluster, api: apis.Api, **values: Any
+) -> Any:
     at_most = NAMED_TOPICS if api in (apis.OFFSET_COMMIT, apis.OFFSET_FETCH) else None
     return await connection.request(api, values, timeout_s=cluster.timeout_s, at_most=at_most)
 
@@ -73,7 +75,7 @@ async def list_groups(cluster: Cluster, *, states: Sequence[str] = ()) -> list[G
         await cluster.refresh()
         found = {}
         for node_id in sorted(cluster.nodes):
-            response = await _ask(
+            response = await _request(
                 await cluster.node(node_id),
                 cluster,
                 apis.LIST_GROUPS,
@@ -109,7 +111,7 @@ async def describe_group(cluster: Cluster, group: str) -> GroupDescription:
 async def _describe_consumer_group(cluster: Cluster, group: str) -> GroupDescription:
     async def attempt() -> Any:
         coordinator = await cluster.coordinator(group)
-        response = await _ask(
+        response = await _request(
             coordinator,
             cluster,
             apis.CONSUMER_GROUP_DESCRIBE,
@@ -141,7 +143,7 @@ async def _describe_consumer_group(cluster: Cluster, group: str) -> GroupDescrip
 async def _describe_classic_group(cluster: Cluster, group: str) -> GroupDescription:
     async def attempt() -> Any:
         coordinator = await cluster.coordinator(group)
-        response = await _ask(
+        response = await _request(
             coordinator,
             cluster,
             apis.DESCRIBE_GROUPS,
@@ -172,7 +174,9 @@ async def delete_groups(cluster: Cluster, groups: Iterable[str]) -> None:
 
         async def attempt(group: str = group) -> None:
             coordinator = await cluster.coordinator(group)
-            response = await _ask(coordinator, cluster, apis.DELETE_GROUPS, groups_names=[group])
+            response = await _request(
+                coordinator, cluster, apis.DELETE_GROUPS, groups_names=[group]
+            )
             for row in response.results:
                 check(row.error_code, about=f"group {row.group_id}")
 
@@ -194,7 +198,7 @@ async def committed_offsets(
 
     async def attempt() -> dict[TopicPartition, CommittedOffset]:
         coordinator = await cluster.coordinator(group)
-        response = await _ask(
+        response = await _request(
             coordinator,
             cluster,
             apis.OFFSET_FETCH,
@@ -263,7 +267,7 @@ class _CommittedOffsetsLookup:
     async def _fetch(
         self, coordinator: Address, groups: Sequence[str], failures: list[KafkaError]
     ) -> None:
-        response = await _ask(
+        response = await _request(
             await self._cluster.connect(coordinator),
             self._cluster,
             apis.OFFSET_FETCH,
@@ -347,7 +351,7 @@ async def reset_offsets(
 
     async def attempt() -> None:
         coordinator = await cluster.coordinator(group)
-        response = await _ask(
+        response = await _request(
             coordinator,
             cluster,
             apis.OFFSET_COMMIT,
@@ -376,7 +380,7 @@ async def delete_offsets(
 
     async def attempt() -> Any:
         coordinator = await cluster.coordinator(group)
-        response = await _ask(
+        response = await _request(
             coordinator, cluster, apis.OFFSET_DELETE, group_id=group, topics=topics
         )
         check(response.error_code, about=f"group {group}")

@@ -57,7 +57,9 @@ class LogDirectory:
     """Whether it gets no new replicas (KIP-1066)."""
 
 
-async def _ask(connection: BrokerConnection, cluster: Cluster, api: apis.Api, **values: Any) -> Any:
+async def _request(
+    connection: BrokerConnection, cluster: Cluster, api: apis.Api, **values: Any
+) -> Any:
     return await connection.request(api, values, timeout_s=cluster.timeout_s + 5)
 
 
@@ -77,7 +79,7 @@ async def describe_log_dirs(
         topics = [{"topic": name, "partitions": rows} for name, rows in indexes.items()]
     directories = []
     for node_id in sorted(cluster.nodes if brokers is None else brokers):
-        response = await _ask(
+        response = await _request(
             await cluster.node(node_id), cluster, apis.DESCRIBE_LOG_DIRS, topics=topics
         )
         check(getattr(response, "error_code", 0), about=f"the log directories of broker {node_id}")
@@ -132,7 +134,7 @@ async def alter_replica_log_dirs(
             }
             for path, topics in paths.items()
         ]
-        response = await _ask(
+        response = await _request(
             await cluster.node(broker), cluster, apis.ALTER_REPLICA_LOG_DIRS, dirs=dirs
         )
         for topic in response.results:

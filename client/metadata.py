@@ -99,7 +99,7 @@ class Cluster:
         self._connecting: dict[tuple[Address, object], PromptLock] = {}
         self._failed_at: dict[Address, int] = {}
         """Addresses of failed connections, with a number that increases with every failure."""
-        self._asked_at: dict[Address, int] = {}
+        self._requested_at: dict[Address, int] = {}
         """Addresses of Metadata requests, with a number that increases with every request. The next request
         goes to another broker, because the metadata of a partitioned broker stays outdated."""
         self._epochs: dict[str, tuple[UUID, dict[int, int]]] = {}
@@ -126,7 +126,7 @@ class Cluster:
         if open_ones:
             return min(
                 open_ones,
-                key=lambda each: (each.is_unresponsive, self._asked_at.get(each.address, 0)),
+                key=lambda each: (each.is_unresponsive, self._requested_at.get(each.address, 0)),
             )
         known = [node.address for node in self.nodes.values()]
         failures: list[ClientError] = []
@@ -135,7 +135,7 @@ class Cluster:
             key=lambda each: (
                 each in self._outdated,
                 self._failed_at.get(each, 0),
-                self._asked_at.get(each, 0),
+                self._requested_at.get(each, 0),
             ),
         )
         end = trio.current_time() + self.timeout_s
@@ -221,8 +221,8 @@ class Cluster:
 
         Raises KafkaError, for example COORDINATOR_NOT_AVAILABLE, and ClientError.
         """
-        asked = await self.any_node()
-        response = await asked.request(
+        node = await self.any_node()
+        response = await node.request(
             FIND_COORDINATOR,
             {"key": key, "key_type": key_type, "coordinator_keys": [key]},
             timeout_s=self.timeout_s,
@@ -240,7 +240,7 @@ class Cluster:
     ) -> list[KafkaError]:
         """Request the metadata of the nodes and of these topics (None: all); return the errors of topics."""
         connection = await self.any_node()
-        self._asked_at[connection.address] = max(self._asked_at.values(), default=0) + 1
+        self._requested_at[connection.address] = max(self._requested_at.values(), default=0) + 1
         names = None if topics is None else list(topics)
         wanted = None if names is None else [{"name": name} for name in names]
         response = await connection.request(

@@ -88,8 +88,8 @@ class QuorumState:
 
 async def describe_quorum(cluster: Cluster) -> QuorumState:
     """Describe the quorum with the leader's DescribeQuorum response."""
-    asked = {"topics": [{"topic_name": TOPIC, "partitions": [{"partition_index": 0}]}]}
-    response = await _ask(cluster, apis.DESCRIBE_QUORUM, asked, _quorum_error)
+    request = {"topics": [{"topic_name": TOPIC, "partitions": [{"partition_index": 0}]}]}
+    response = await _request(cluster, apis.DESCRIBE_QUORUM, request, _quorum_error)
     check(response.error_code, getattr(response, "error_message", None), about="the quorum")
     partition = response.topics[0].partitions[0]
     check(partition.error_code, getattr(partition, "error_message", None), about="the quorum")
@@ -141,14 +141,14 @@ async def add_voter(
         ],
         "ack_when_committed": True,
     }
-    response = await _ask(cluster, apis.ADD_RAFT_VOTER, values, _error)
+    response = await _request(cluster, apis.ADD_RAFT_VOTER, values, _error)
     check(response.error_code, response.error_message, about=f"controller {voter_id}")
 
 
 async def remove_voter(cluster: Cluster, voter_id: int, directory_id: UUID) -> None:
     """Remove a voter from the quorum, and wait for the change."""
     values = {"cluster_id": None, "voter_id": voter_id, "voter_directory_id": directory_id}
-    response = await _ask(cluster, apis.REMOVE_RAFT_VOTER, values, _error)
+    response = await _request(cluster, apis.REMOVE_RAFT_VOTER, values, _error)
     check(response.error_code, response.error_message, about=f"controller {voter_id}")
 
 
@@ -161,7 +161,7 @@ def _quorum_error(response: Any) -> int:
     return int(response.error_code or next(iter(inner), 0))
 
 
-async def _ask(
+async def _request(
     cluster: Cluster, api: Api, values: Mapping[str, Any], error_of: Callable[[Any], int]
 ) -> Any:
     """Send a request to any node, and to the active controller if the node does not forward it."""

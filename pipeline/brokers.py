@@ -69,11 +69,11 @@ class Brokers:
     def topics(self) -> dict[str, Topic]:
         """Return all topics by name."""
 
-        async def ask() -> dict[str, Topic]:
+        async def query() -> dict[str, Topic]:
             await self._cluster.refresh(None)
             return dict(self._cluster.topics)
 
-        return self._request("the topics", ask)
+        return self._request("the topics", query)
 
     def offsets(
         self, wanted: Mapping[TopicPartition, int], *, read_committed: bool = False
@@ -81,22 +81,22 @@ class Brokers:
         """Return the first offset with at least that timestamp (ms), or for EARLIEST or LATEST; -1 for none."""
         isolation = _isolation(read_committed)
 
-        async def ask() -> dict[TopicPartition, int]:
+        async def query() -> dict[TopicPartition, int]:
             found = await list_offsets(self._cluster, wanted, isolation=isolation)
             return {tp: each.offset for tp, each in found.items()}
 
-        return self._request("offsets", ask) if wanted else {}
+        return self._request("offsets", query) if wanted else {}
 
     def leader_epochs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the current leader epochs; everything written so far has these or earlier epochs. Partitions whose
         broker does not report it (before Kafka 2.0) are left out.
         """
 
-        async def ask() -> dict[TopicPartition, int]:
+        async def query() -> dict[TopicPartition, int]:
             found = await list_offsets(self._cluster, dict.fromkeys(partitions, LATEST))
             return {tp: each.leader_epoch for tp, each in found.items()}
 
-        epochs = self._request("the leader epochs", ask)
+        epochs = self._request("the leader epochs", query)
         return {tp: epoch for tp, epoch in epochs.items() if epoch >= 0}
 
     def local_log_start_offsets(
@@ -116,7 +116,7 @@ class Brokers:
         (Kafka 3.9 and later).
         """
 
-        async def ask() -> dict[TopicPartition, int]:
+        async def query() -> dict[TopicPartition, int]:
             wanted = dict.fromkeys(partitions, LATEST_TIERED)
             try:
                 found = await list_offsets(self._cluster, wanted)
@@ -126,7 +126,7 @@ class Brokers:
                 return {}
             return {tp: each.offset + 1 for tp, each in found.items() if each.offset >= 0}
 
-        return self._request("the end of the remote tier", ask)
+        return self._request("the end of the remote tier", query)
 
     def remote_metadata(self) -> RemoteMetadata:
         """Return a reader of `__remote_log_metadata`; nothing is read yet."""

@@ -78,7 +78,7 @@ class ProcessWorker:
         try:
             while True:
                 is_idle = False
-                response = await self._ask(Next())
+                response = await self._request(Next())
                 is_idle = True
                 if isinstance(response, Step):
                     yield response.value
@@ -90,10 +90,10 @@ class ProcessWorker:
             if is_idle:
                 # Its owner kills a worker that does not respond.
                 with trio.move_on_after(RESPONSE_SECONDS_MAX, shield=True):
-                    await self._ask(End())
+                    await self._request(End())
 
-    async def _ask(self, question: object) -> object:
-        await self._send(question)
+    async def _request(self, message: object) -> object:
+        await self._send(message)
         (size,) = LENGTH.unpack(await self._receive(LENGTH.size))
         response: object = pickle.loads(await self._receive(size))
         return response

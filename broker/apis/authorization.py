@@ -18,7 +18,7 @@ from odradek.replication.controller.acls import CLUSTER_NAME, AclOperation, AclR
 if TYPE_CHECKING:
     from odradek.broker.requests.context import RequestContext
 
-NOT_ASKED = -(1 << 31)
+NOT_REQUESTED = -(1 << 31)
 """Value of an authorized operations field that the client did not request."""
 
 TOPIC_OPERATIONS: Final = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from odradek.broker.apis.authorization import NOT_ASKED, check_cluster, cluster_operations
+from odradek.broker.apis.authorization import NOT_REQUESTED, check_cluster, cluster_operations
 from odradek.broker.apis.topic_view import NO_CONTROLLER, TopicView
 from odradek.broker.controller.metadata_quorum import static_voters
 from odradek.broker.requests.context import RequestContext
@@ -40,7 +40,7 @@ _NAMES = {_BROKERS: "BROKER", _CONTROLLERS: "CONTROLLER"}
 async def describe_cluster(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     """DescribeCluster: a broker listener returns brokers, a controller listener returns controllers (KIP-919)."""
     try:
-        _check_asked(field(request, "endpoint_type", _BROKERS), ctx)
+        _check_endpoint_type(field(request, "endpoint_type", _BROKERS), ctx)
         response = _controllers(ctx) if ctx.endpoint.of_controller else _brokers(request, ctx)
     except KafkaError as error:
         return {
@@ -56,12 +56,12 @@ async def describe_cluster(request: Any, ctx: RequestContext) -> Mapping[str, An
         "cluster_id": ctx.services.cluster_id,
         "cluster_authorized_operations": cluster_operations(ctx)
         if request.include_cluster_authorized_operations
-        else NOT_ASKED,
+        else NOT_REQUESTED,
         **response,
     }
 
 
-def _check_asked(wanted: int, ctx: RequestContext) -> None:
+def _check_endpoint_type(wanted: int, ctx: RequestContext) -> None:
     here = _CONTROLLERS if ctx.endpoint.of_controller else _BROKERS
     if wanted == here:
         return

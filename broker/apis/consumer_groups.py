@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from odradek.broker.apis.authorization import (
-    NOT_ASKED,
+    NOT_REQUESTED,
     TopicDenied,
     check_group,
     group_operations,
@@ -152,7 +152,7 @@ async def consumer_group_describe(request: Any, ctx: RequestContext) -> Mapping[
     return {"groups": [await _describe(group_id, requested, ctx) for group_id in request.group_ids]}
 
 
-async def _describe(group_id: str, asked_operations: bool, ctx: RequestContext) -> dict[str, Any]:
+async def _describe(group_id: str, wants_operations: bool, ctx: RequestContext) -> dict[str, Any]:
     try:
         _check_served(ctx)
         check_group(ctx, group_id)
@@ -165,9 +165,9 @@ async def _describe(group_id: str, asked_operations: bool, ctx: RequestContext) 
             "error_code": error.code,
             "error_message": text_of(error),
             "group_id": group_id,
-            "authorized_operations": NOT_ASKED,
+            "authorized_operations": NOT_REQUESTED,
         }
-    operations = group_operations(ctx, group_id) if asked_operations else NOT_ASKED
+    operations = group_operations(ctx, group_id) if wants_operations else NOT_REQUESTED
     return {**_described(group), "authorized_operations": operations}
 
 

@@ -80,7 +80,7 @@ async def fetch(request: FetchRequest, ctx: RequestContext) -> FetchResponse | N
     if request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
         return _all_failed(request, uses_topic_ids, ErrorCode.unknown_server_error)  # as in Kafka
     try:
-        plan = ctx.services.fetch_sessions.plan(
+        fetch_context = ctx.services.fetch_sessions.new_context(
             request.session_id,
             request.session_epoch,
             _wanted(request),
@@ -91,18 +91,18 @@ async def fetch(request: FetchRequest, ctx: RequestContext) -> FetchResponse | N
         )
     except KafkaError as error:
         return FetchResponse(error.code, 0, ())
-    limits = _limits(request, ctx)
-    quiet = _leave_quiet(plan, request, ctx) if limits.is_follower else None
-    found = await read_partitions(plan.wanted, ctx, limits)
-    min_bytes = min(request.min_bytes, limits.max_bytes)
-    if request.max_wait_ms > 0 and total_size(found) < min_bytes and not limits.has_remote:
-        waiting = _DelayedFetch(found, plan, min_bytes, ctx, limits, quiet)
+    params = _fetch_params(request, ctx)
+    unchanged = _skip_unchanged(fetch_context, request, ctx) if params.is_follower else None
+    found = await read_partitions(fetch_context.wanted, ctx, params)
+    min_bytes = min(request.min_bytes, params.max_bytes)
+    if request.max_wait_ms > 0 and total_size(found) < min_bytes and not params.has_remote:
+        waiting = _DelayedFetch(found, fetch_context, min_bytes, ctx, params, unchanged)
         await waiting.wait(_wait_ms_max(request, ctx))
         if waiting.is_responded:
             return None
         found = waiting.found
     try:
-        if limits.has_remote:
+        if params.has_remote:
             from odradek.broker.tiered.remote_fetch import read_remote
 
             await read_remote(found, ctx)
@@ -110,9 +110,9 @@ async def fetch(request: FetchRequest, ctx: RequestContext) -> FetchResponse | N
     except BaseException:
         unpin(found)
         raise
-    if quiet is not None:
-        quiet.settle(found)
-    return _respond(plan, found, ctx)
+    if unchanged is not None:
+        unchanged.settle(found)
+    return _respond(fetch_context, found, ctx)
 
 
 def _all_failed(request: FetchRequest, uses_topic_ids: bool, code: ErrorCode) -> FetchResponse:
@@ -130,11 +130,11 @@ def _wait_ms_max(request: FetchRequest, ctx: RequestContext) -> int:
     return request.max_wait_ms if idle_max_ms < 0 else min(request.max_wait_ms, idle_max_ms)
 
 
-def _leave_quiet(
-    plan: FetchContext, request: FetchRequest, ctx: RequestContext
+def _skip_unchanged(
+    fetch_context: FetchContext, request: FetchRequest, ctx: RequestContext
 ) -> UnchangedPartitions | None:
-    """Remove unchanged partitions from the plan of a follower's fetch session; None without a session."""
-    session = plan.session
+    """Remove unchanged partitions from the fetch context of a follower's fetch session; None without a session."""
+    session = fetch_context.session
     if session is None:
         return None
     unchanged = cast("UnchangedPartitions | None", session.unchanged)
@@ -148,7 +148,7 @@ def _leave_quiet(
         for topic in request.topics
         for each in topic.partitions
     ]
-    plan.wanted = unchanged.take(
+    fetch_context.wanted = unchanged.take(
         session.partitions,
         [*changed, *_forgotten(request)],
         broker_epoch=request.replica_epoch,
@@ -158,21 +158,21 @@ def _leave_quiet(
 
 
 def _respond(
-    plan: FetchContext, found: Sequence[LogReadResult], ctx: RequestContext
+    fetch_context: FetchContext, found: Sequence[LogReadResult], ctx: RequestContext
 ) -> FetchResponse:
-    if found and (throttle := found[0].limits.throttle) is not None:
+    if found and (throttle := found[0].params.throttle) is not None:
         throttle.sent(
             (each.partition, each.response) for each in found if each.partition is not None
         )
     if ctx.services.partitions.counts_traffic:
         _count(found)
-    chosen = plan.select((each.wanted, each.response) for each in found)
+    chosen = fetch_context.select((each.wanted, each.response) for each in found)
     endpoints: Sequence[NodeEndpoint] = ()
     if ctx.api_version >= NODE_ENDPOINTS_VERSION:
         lost = [each for each in chosen if each[1].error_code in _LED_ELSEWHERE]
         if lost:
             endpoints = _set_current_leaders(lost, ctx)
-    return FetchResponse(ErrorCode.none, plan.session_id, chosen, endpoints)
+    return FetchResponse(ErrorCode.none, fetch_context.session_id, chosen, endpoints)
 
 
 def _count(found: Sequence[LogReadResult]) -> None:
@@ -180,7 +180,7 @@ def _count(found: Sequence[LogReadResult]) -> None:
         traffic = None if each.partition is None else each.partition.traffic
         if traffic is None:
             continue
-        if each.limits.is_follower:
+        if each.params.is_follower:
             traffic.replicated_bytes_out += each.size
             continue
         traffic.fetches += 1
@@ -206,11 +206,11 @@ class _DelayedFetch:
 
     __slots__ = (
         "_ctx",
-        "_limits",
+        "_fetch_context",
         "_min_bytes",
-        "_plan",
-        "_quiet",
+        "_params",
         "_refused",
+        "_unchanged",
         "found",
         "is_responded",
     )
@@ -218,20 +218,20 @@ class _DelayedFetch:
     def __init__(
         self,
         found: list[LogReadResult],
-        plan: FetchContext,
+        fetch_context: FetchContext,
         min_bytes: int,
         ctx: RequestContext,
-        limits: FetchParams,
-        quiet: UnchangedPartitions | None,
+        params: FetchParams,
+        unchanged: UnchangedPartitions | None,
     ) -> None:
         self.found = found
         self.is_responded = False
         """Whether the response was sent during the wait."""
-        self._plan = plan
+        self._fetch_context = fetch_context
         self._min_bytes = min_bytes
         self._ctx = ctx
-        self._limits = limits
-        self._quiet = quiet
+        self._params = params
+        self._unchanged = unchanged
         self._refused = {each.wanted.key for each in found if _is_refused(each)}
         """Partitions that were refused before the wait; their errors do not complete the fetch."""
 
@@ -240,7 +240,7 @@ class _DelayedFetch:
         at once after an error, and if no append can add bytes. A batch that exceeds the size limit counts,
         because the next fetch returns it. Partitions that were refused before the read do not end the wait, as
         in Kafka."""
-        ctx, limits = self._ctx, self._limits
+        ctx, params = self._ctx, self._params
         clock = ctx.services.seams.clock
         until_ms = ceil(clock.monotonic() * 1000) + wait_ms
         while monotonic_ms(clock) < until_ms:
@@ -249,7 +249,7 @@ class _DelayedFetch:
             read = self._without_refused(found) if self._refused else found
             if missing <= 0 or _failed(read) or _is_cut_short(read):
                 return
-            if limits.has_remote or (not read and not self._quiet):
+            if params.has_remote or (not read and not self._unchanged):
                 return
             unpin(found)
             # Flush first: an append may send the response of this fetch while it waits.
@@ -264,7 +264,7 @@ class _DelayedFetch:
                 self.is_responded = True
                 return
             self._take_changed()
-            self.found = await read_partitions(self._plan.wanted, ctx, limits, self.found)
+            self.found = await read_partitions(self._fetch_context.wanted, ctx, params, self.found)
 
     def _without_refused(self, found: Iterable[LogReadResult]) -> list[LogReadResult]:
         refused = self._refused
@@ -272,56 +272,58 @@ class _DelayedFetch:
 
     def _watch(self, wait: DelayedFetch | DelayedReadCommittedFetch) -> bool:
         """Register the wait; True if a partition has changed already."""
-        found, quiet = self.found, self._quiet
-        if quiet is not None:
+        found, unchanged = self.found, self._unchanged
+        if unchanged is not None:
             assert isinstance(wait, DelayedFetch)
-            quiet.settle(found)
-            quiet.waiting = wait
-            found = [each for each in found if not quiet.is_unchanged(each)]
+            unchanged.settle(found)
+            unchanged.waiting = wait
+            found = [each for each in found if not unchanged.is_unchanged(each)]
         wait.watch(
             [each.partition for each in found if each.partition is not None],
-            end=self._limits.is_follower,
+            end=self._params.is_follower,
         )
-        has_changed = quiet is not None and quiet.has_changed
+        has_changed = unchanged is not None and unchanged.has_changed
         return has_changed or any(each.is_overtaken() for each in found)
 
     def _unwatch(self, wait: DelayedFetch | DelayedReadCommittedFetch) -> None:
         wait.unwatch()
-        if self._quiet is not None and self._quiet.waiting is wait:
-            self._quiet.waiting = None
+        if self._unchanged is not None and self._unchanged.waiting is wait:
+            self._unchanged.waiting = None
 
     def _take_changed(self) -> None:
         """Add partitions that have changed to the partitions to read."""
-        if self._quiet is None:
+        if self._unchanged is None:
             return
         known = {each.wanted.key for each in self.found}
-        more = [each for each in self._quiet.take_changed() if each.wanted.key not in known]
+        more = [each for each in self._unchanged.take_changed() if each.wanted.key not in known]
         self.found = [*self.found, *more]
-        self._plan.wanted = [*self._plan.wanted, *(each.wanted for each in more)]
+        self._fetch_context.wanted = [*self._fetch_context.wanted, *(each.wanted for each in more)]
 
     def _begin(self, missing_bytes: int) -> DelayedFetch | DelayedReadCommittedFetch:
         services = self._ctx.services
-        due, timers, connection = (
+        completable, timers, connection = (
             services.completable_fetches,
             services.fetch_timers,
             self._ctx.connection,
         )
-        if self._limits.isolation_level == READ_COMMITTED and not self._limits.is_follower:
+        if self._params.isolation_level == READ_COMMITTED and not self._params.is_follower:
             return DelayedReadCommittedFetch(
-                _stable(self.found), due, timers, connection, self._respond_nowait
+                _stable(self.found), completable, timers, connection, self._respond_nowait
             )
-        return DelayedFetch(missing_bytes, due, timers, connection, self._respond_nowait)
+        return DelayedFetch(missing_bytes, completable, timers, connection, self._respond_nowait)
 
     def _respond_nowait(self) -> bool:
         """Send a response from memory in the step of the append; False if the records are not in memory."""
         self._take_changed()
-        found = reread_from_memory(self.found, self._limits, self._min_bytes)
+        found = reread_from_memory(self.found, self._params, self._min_bytes)
         if found is None:
             return False
-        if self._quiet is not None:
-            self._quiet.settle(found)
+        if self._unchanged is not None:
+            self._unchanged.settle(found)
         assert self._ctx.connection is not None
-        self._ctx.connection.respond_nowait(self._ctx, _respond(self._plan, found, self._ctx))
+        self._ctx.connection.respond_nowait(
+            self._ctx, _respond(self._fetch_context, found, self._ctx)
+        )
         return True
 
 
@@ -339,7 +341,7 @@ def _forgotten(request: FetchRequest) -> Iterable[PartitionKey]:
             yield (topic_id or name, index)
 
 
-def _limits(request: FetchRequest, ctx: RequestContext) -> FetchParams:
+def _fetch_params(request: FetchRequest, ctx: RequestContext) -> FetchParams:
     config = ctx.services.config
     max_bytes = min(request.max_bytes, config.get_int("fetch.max.bytes"))
     if ctx.services.client_quotas is not None and request.replica_id < 0:

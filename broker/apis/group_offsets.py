@@ -155,7 +155,7 @@ async def _fetch(
     if topics is not None:
         requested = []
         for topic in topics:
-            name, topic_id = _asked_topic(topic, ctx)
+            name, topic_id = _requested_topic(topic, ctx)
             if name is None:
                 unknown.append(_unknown_topic(topic, ErrorCode.unknown_topic_id, ctx))
             elif not may_topic(ctx, name):
@@ -177,7 +177,7 @@ async def _fetch(
     }
 
 
-def _asked_topic(topic: Any, ctx: RequestContext) -> tuple[str | None, UUID | None]:
+def _requested_topic(topic: Any, ctx: RequestContext) -> tuple[str | None, UUID | None]:
     """Name and id of a requested topic. An id must exist; a name need not."""
     if ctx.api_version < IDS_SINCE:
         return topic.name, None

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from odradek.broker.apis.authorization import (
-    NOT_ASKED,
+    NOT_REQUESTED,
     GroupDenied,
     check_group,
     group_operations,
@@ -220,8 +220,8 @@ async def describe_groups(request: Any, ctx: RequestContext) -> Mapping[str, Any
     return {"groups": [_describe(group_id, requested, ctx) for group_id in request.groups]}
 
 
-def _describe(group_id: str, asked_operations: bool, ctx: RequestContext) -> dict[str, Any]:
-    operations = group_operations(ctx, group_id) if asked_operations else NOT_ASKED
+def _describe(group_id: str, wants_operations: bool, ctx: RequestContext) -> dict[str, Any]:
+    operations = group_operations(ctx, group_id) if wants_operations else NOT_REQUESTED
     try:
         check_group(ctx, group_id)
         group = ctx.services.groups.describe(group_id)
@@ -251,7 +251,7 @@ def _undescribed(group_id: str) -> dict[str, Any]:
         "protocol_type": "",
         "protocol_data": "",
         "members": [],
-        "authorized_operations": NOT_ASKED,
+        "authorized_operations": NOT_REQUESTED,
     }
 
 

@@ -15,7 +15,7 @@ from uuid import UUID
 import trio
 
 from odradek.broker.apis.authorization import (
-    NOT_ASKED,
+    NOT_REQUESTED,
     cluster_operations,
     may_cluster,
     may_topic,
@@ -61,7 +61,7 @@ async def metadata(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     everything = requested is None or (ctx.api_version == 0 and not requested)
     if not everything and any(_is_refused(topic, ctx.api_version) for topic in requested):
         return _refused(requested)
-    topics = await (_all_topics(ctx) if everything else _asked_topics(request, ctx))
+    topics = await (_all_topics(ctx) if everything else _requested_topics(request, ctx))
     if field(request, "include_topic_authorized_operations", False):
         for values in topics:
             if values["error_code"] not in _WITHOUT_OPERATIONS:
@@ -71,7 +71,7 @@ async def metadata(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
 
 def _cluster(request: Any, ctx: RequestContext) -> Values:
     view = TopicView(ctx)
-    asked_operations = ctx.api_version in _CLUSTER_OPERATIONS_IN and field(
+    wants_operations = ctx.api_version in _CLUSTER_OPERATIONS_IN and field(
         request, "include_cluster_authorized_operations", False
     )
     return {
@@ -86,7 +86,9 @@ def _cluster(request: Any, ctx: RequestContext) -> Values:
         ],
         "cluster_id": ctx.services.cluster_id,
         "controller_id": view.controller_id(),
-        "cluster_authorized_operations": cluster_operations(ctx) if asked_operations else NOT_ASKED,
+        "cluster_authorized_operations": cluster_operations(ctx)
+        if wants_operations
+        else NOT_REQUESTED,
     }
 
 
@@ -131,7 +133,7 @@ async def _all_topics(ctx: RequestContext) -> list[Values]:
     return topics
 
 
-async def _asked_topics(request: Any, ctx: RequestContext) -> list[Values]:
+async def _requested_topics(request: Any, ctx: RequestContext) -> list[Values]:
     ids = [
         topic_id for topic in request.topics if (topic_id := field(topic, "topic_id")) is not None
     ]

@@ -106,14 +106,14 @@ class ControllerChannel:
             except NotController:
                 return None
         elif (address := quorum.leader_address) is not None:
-            response = await self._ask(Address(*address), api, values)
+            response = await self._send_to_leader(Address(*address), api, values)
         else:
             return None
         if field(response, "error_code") == ErrorCode.not_controller:
             return None
         return response
 
-    # Who leads
+    # Leader
 
     def _leader(self) -> tuple[str, int] | None:
         return self._quorum().leader_address
@@ -135,9 +135,9 @@ class ControllerChannel:
             while self._leader() == leader and not self._quorum().is_active:
                 await self._moved.wait()
 
-    # Asking another node
+    # Requests to another node
 
-    async def _ask(self, address: Address, api: Api, values: Mapping[str, Any]) -> Any:
+    async def _send_to_leader(self, address: Address, api: Api, values: Mapping[str, Any]) -> Any:
         from odradek.client.errors import TimedOut, Unreachable, Unsupported
 
         leader = (address.host, address.port)

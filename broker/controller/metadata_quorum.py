@@ -27,7 +27,7 @@ def new_network_channel(
     seams: Seams, config: ServerConfig, listening: Sequence[BoundListener]
 ) -> KafkaNetworkChannel | None:
     """Channel to the other nodes of the quorum; None if there are and can be none."""
-    if is_alone(config) and not listening:
+    if configures_no_other_node(config) and not listening:
         return None
     from odradek.replication.raft.kafka_network_channel import KafkaNetworkChannel
 
@@ -120,7 +120,7 @@ def bootstrap_servers(config: ServerConfig) -> list[tuple[str, int]]:
     return named or [voters[each] for each in sorted(voters) if each != config.node_id]
 
 
-def is_alone(config: ServerConfig) -> bool:
+def configures_no_other_node(config: ServerConfig) -> bool:
     """Whether the configs name no other node, so that this one may create a cluster."""
     return config.is_broker and config.is_controller and not bootstrap_servers(config)
 

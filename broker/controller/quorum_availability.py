@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("odradek.node")
 
-LOOK_SECONDS = 0.25
+CHECK_SECONDS = 0.25
 CONNECT_SECONDS = 1.0
 """A node that has not refused the connection by then counts as running."""
-GONE_SECONDS = 2.0
+NO_MAJORITY_SECONDS = 2.0
 """Too few voters must be found for this long; a restarting node is usually back by then."""
 
 
@@ -35,46 +35,48 @@ class QuorumAvailability:
     def __init__(self, metadata: MetadataManager, network: Network) -> None:
         self._metadata = metadata
         self._network = network
-        self._gone_since = float("inf")
+        self._no_majority_since = float("inf")
 
     @contextmanager
-    def unless_gone(self, nursery: trio.Nursery) -> Iterator[None]:
+    def cancel_without_majority(self, nursery: trio.Nursery) -> Iterator[None]:
         """Cancel the body once no majority of the voters is running. `nursery` ends soon after."""
         with trio.CancelScope() as waiting:
-            nursery.start_soon(self._look, waiting)
+            nursery.start_soon(self._watch, waiting)
             yield
 
-    async def _look(self, waiting: trio.CancelScope) -> None:
+    async def _watch(self, waiting: trio.CancelScope) -> None:
         while True:
-            await trio.sleep(LOOK_SECONDS)
+            await trio.sleep(CHECK_SECONDS)
             now = trio.current_time()
-            is_gone = await self._is_gone()
-            self._gone_since = min(self._gone_since, now) if is_gone else float("inf")
-            if now - self._gone_since >= GONE_SECONDS:
+            has_no_majority = await self._has_no_majority()
+            self._no_majority_since = (
+                min(self._no_majority_since, now) if has_no_majority else float("inf")
+            )
+            if now - self._no_majority_since >= NO_MAJORITY_SECONDS:
                 log.info(
                     "no majority of the metadata quorum's voters is running: the shutdown does not wait for it"
                 )
                 waiting.cancel()
                 return
 
-    async def _is_gone(self) -> bool:
+    async def _has_no_majority(self) -> bool:
         """Whether no majority is running; False while the voters are unknown."""
         voters = self._metadata.quorum.voters
         others = [voter for voter in voters if voter.id != self._metadata.node_id]
-        left = len(voters) - await self._count_gone(others)
+        left = len(voters) - await self._count_stopped(others)
         return bool(others) and left <= len(voters) // 2
 
-    async def _count_gone(self, voters: list[Voter]) -> int:
-        gone = 0
+    async def _count_stopped(self, voters: list[Voter]) -> int:
+        stopped = 0
 
         async def check(voter: Voter) -> None:
-            nonlocal gone
+            nonlocal stopped
             endpoint = voter.endpoints[0]
             with trio.move_on_after(CONNECT_SECONDS):
                 try:
                     connection = await self._network.connect(endpoint.host, endpoint.port)
                 except ConnectionLost as lost:
-                    gone += isinstance(lost, ConnectionRefused)
+                    stopped += isinstance(lost, ConnectionRefused)
                 else:
                     connection.abort()
 
@@ -82,4 +84,4 @@ class QuorumAvailability:
             for voter in voters:
                 if voter.endpoints:
                     nursery.start_soon(check, voter)
-        return gone
+        return stopped

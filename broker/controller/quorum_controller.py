@@ -10,7 +10,7 @@ active controller only.
 `replication/raft/controller_failover.py` makes a node the active controller, and `replication/raft/metadata_committer.py`
 appends the records of operations.
 
-A node that is its whole cluster (`is_alone`) sends no heartbeats and has no session.
+A node that is its whole cluster (`is_whole_cluster`) sends no heartbeats and has no session.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 PAUSE_SECONDS = 0.5
 """Retry interval after a change that could not be committed."""
-LEFT_SECONDS = 10.0
+LEADERLESS_CHECK_SECONDS = 10.0
 """Interval between checks for leaderless partitions that can have a leader."""
 
 
@@ -73,7 +73,7 @@ class ControllerMetadataManager(Protocol):
     async def perform(self, operation: Callable[[MetadataImage], ControllerResult[T]]) -> T: ...
 
 
-def is_alone(image: MetadataImage, voters: Iterable[int], node_id: int) -> bool:
+def is_whole_cluster(image: MetadataImage, voters: Iterable[int], node_id: int) -> bool:
     """Whether the node is the only voter and the only registered node."""
     me = {node_id}
     return set(voters) == me and image.brokers.keys() <= me and image.controllers.keys() <= me
@@ -92,14 +92,14 @@ class QuorumController:
         self._role_changed = trio.Event()
         """Set when the active role, or whether other nodes exist, changes."""
         self._heartbeat_received = trio.Event()
-        self._alone = True
+        self._is_whole_cluster = True
         metadata.on_active(self._active)
         metadata.subscribe(self._metadata_changed)
 
     @property
-    def is_alone(self) -> bool:
+    def is_whole_cluster(self) -> bool:
         voters = (voter.id for voter in self._metadata.quorum.voters)
-        return is_alone(self._metadata.image, voters, self._metadata.node_id)
+        return is_whole_cluster(self._metadata.image, voters, self._metadata.node_id)
 
     @property
     def unclean_election(self) -> bool:
@@ -130,14 +130,16 @@ class QuorumController:
     async def register(self, registration: BrokerRegistration) -> int:
         """Register a broker; returns its epoch. Raises the errors of `register_broker_session`,
         and NotController."""
-        from odradek.replication.controller import partition_update_batches as steps
+        from odradek.replication.controller import partition_update_batches
         from odradek.replication.controller.broker_heartbeats import register_broker_session
 
         image, unclean = self._metadata.image, self.unclean_election
         existing = image.brokers.get(registration.id)
         if existing is not None and not self.sessions.holds_id(existing, self._now_ms()):
-            await self._make_first(
-                steps.update_for_previous_incarnation(image, registration, unclean_election=unclean)
+            await self._commit_first_if_large(
+                partition_update_batches.update_for_previous_incarnation(
+                    image, registration, unclean_election=unclean
+                )
             )
         return await self._metadata.perform(
             lambda image: register_broker_session(
@@ -157,7 +159,7 @@ class QuorumController:
 
         before = self._metadata.image.brokers.get(heartbeat.broker_id)
         if before is not None and before.epoch == heartbeat.broker_epoch:
-            await self._make_way(before, heartbeat)
+            await self._move_partitions_before_fencing(before, heartbeat)
         response = await self._metadata.perform(
             lambda image: process_broker_heartbeat(
                 image,
@@ -170,52 +172,62 @@ class QuorumController:
         )
         self._heartbeat_received.set()
         if before is not None:
-            await self._follow_up(before)
+            await self._update_partitions_after_heartbeat(before)
         return response
 
-    async def _make_way(self, broker: BrokerImage, heartbeat: BrokerHeartbeat) -> None:
+    async def _move_partitions_before_fencing(
+        self, broker: BrokerImage, heartbeat: BrokerHeartbeat
+    ) -> None:
         """Move partitions off a broker or its directories before it is marked fenced or offline."""
-        from odradek.replication.controller import partition_update_batches as steps
+        from odradek.replication.controller import partition_update_batches
 
         image, unclean = self._metadata.image, self.unclean_election
         failed = [each for each in broker.directories if each in heartbeat.offline]
         if failed:
-            await self._make_first(
-                steps.remove_from_offline_directories(
+            await self._commit_first_if_large(
+                partition_update_batches.remove_from_offline_directories(
                     image, broker.id, failed, unclean_election=unclean
                 )
             )
         goes = heartbeat.want_shut_down and not leads_any_partition(image, broker.id)
         if not broker.fenced and (heartbeat.want_fence or goes):
-            await self._make_first(
-                steps.remove_from_isrs(image, broker.id, unclean_election=unclean)
+            await self._commit_first_if_large(
+                partition_update_batches.remove_from_isrs(
+                    image, broker.id, unclean_election=unclean
+                )
             )
 
-    async def _follow_up(self, before: BrokerImage) -> None:
+    async def _update_partitions_after_heartbeat(self, before: BrokerImage) -> None:
         """Update the remaining partitions after a broker was unfenced or began a controlled
         shutdown."""
-        from odradek.replication.controller import partition_update_batches as steps
+        from odradek.replication.controller import partition_update_batches
 
         image, unclean = self._metadata.image, self.unclean_election
         broker = image.brokers.get(before.id)
         if broker is None:
             return
         if before.fenced and not broker.fenced:
-            await self._step(steps.elect_for_leaderless_partitions(image, unclean_election=unclean))
+            await self._commit_batches(
+                partition_update_batches.elect_for_leaderless_partitions(
+                    image, unclean_election=unclean
+                )
+            )
         if broker.in_controlled_shutdown and not broker.fenced:
-            left = steps.remove_from_isrs(image, broker.id, unclean_election=unclean)
+            left = partition_update_batches.remove_from_isrs(
+                image, broker.id, unclean_election=unclean
+            )
             if left.keys:
-                await self._step(left)
+                await self._commit_batches(left)
                 self.sessions.shutting_down(broker, self._metadata.image.offset)
 
-    async def _make_first(self, steps: PartitionUpdateBatches) -> None:
+    async def _commit_first_if_large(self, batches: PartitionUpdateBatches) -> None:
         """Commit the batches beforehand if one operation could not include them all."""
         from odradek.replication.controller.partition_update_batches import PARTITIONS_PER_BATCH
 
-        if len(steps.keys) > PARTITIONS_PER_BATCH:
-            await self._step(steps)
+        if len(batches.keys) > PARTITIONS_PER_BATCH:
+            await self._commit_batches(batches)
 
-    async def _step(self, steps: PartitionUpdateBatches) -> None:
+    async def _commit_batches(self, batches: PartitionUpdateBatches) -> None:
         """Commit the batches, with other tasks in between. Raises KafkaError."""
         failures: list[KafkaError] = []
 
@@ -226,7 +238,7 @@ class QuorumController:
                 failures.append(error)
 
         async with trio.open_nursery() as commits:
-            for operation in steps.operations():
+            for operation in batches.operations():
                 commits.start_soon(perform, operation)
                 await trio.lowlevel.checkpoint()
                 if failures:
@@ -236,20 +248,20 @@ class QuorumController:
 
     def _active(self, is_active: bool) -> None:
         self._sessions = None
-        self._alone = not is_active or self.is_alone
+        self._is_whole_cluster = not is_active or self.is_whole_cluster
         self._restart_tasks()
 
     def _metadata_changed(self, delta: MetadataDelta) -> None:
-        """Restart the sessions when the node is no longer alone."""
+        """Restart the sessions when other nodes exist, or none any more."""
         if not self._metadata.is_active:
             return
-        if not self._alone:
+        if not self._is_whole_cluster:
             for broker_id in sorted(delta.changed_brokers):
                 _log_change(broker_id, delta)
         if delta.changed_brokers or delta.image.controllers is not delta.before.controllers:
-            alone = self.is_alone
-            if alone is not self._alone:
-                self._alone, self._sessions = alone, None
+            is_whole = self.is_whole_cluster
+            if is_whole is not self._is_whole_cluster:
+                self._is_whole_cluster, self._sessions = is_whole, None
                 self._restart_tasks()
 
     def _restart_tasks(self) -> None:
@@ -261,7 +273,7 @@ class QuorumController:
         task_status.started()
         while True:
             role_changed = self._role_changed
-            if not self._metadata.is_active or self._alone:
+            if not self._metadata.is_active or self._is_whole_cluster:
                 await role_changed.wait()
                 continue
             async with trio.open_nursery() as term:
@@ -285,7 +297,7 @@ class QuorumController:
                     # This process was suspended: read pending heartbeats first
                     await trio.sleep(late_ms / 1000)
             else:
-                await self._tried("fence brokers with expired sessions", self._fence_oldest)
+                await self._log_and_pause_on_error("fence brokers with expired sessions", self._fence_oldest)
 
     @property
     def _late_ms(self) -> int:
@@ -294,14 +306,16 @@ class QuorumController:
 
     async def _fence_oldest(self) -> None:
         """Fence the broker whose session expired first; its partitions are moved before."""
-        from odradek.replication.controller import partition_update_batches as steps
+        from odradek.replication.controller import partition_update_batches
         from odradek.replication.controller.broker_heartbeats import fence_stale_broker
 
         image, unclean = self._metadata.image, self.unclean_election
         broker_id = self.sessions.oldest_expired(self._now_ms())
         if broker_id is not None:
-            await self._make_first(
-                steps.remove_from_isrs(image, broker_id, unclean_election=unclean)
+            await self._commit_first_if_large(
+                partition_update_batches.remove_from_isrs(
+                    image, broker_id, unclean_election=unclean
+                )
             )
         fenced = await self._metadata.perform(
             lambda image: fence_stale_broker(
@@ -314,16 +328,18 @@ class QuorumController:
     async def _elect_leaders_periodically(self) -> None:
         """Elect leaders for leaderless partitions at failover and periodically."""
         while True:
-            await self._tried(
+            await self._log_and_pause_on_error(
                 "elect leaders for leaderless partitions", self._elect_leaders_for_leaderless
             )
-            await trio.sleep(LEFT_SECONDS)
+            await trio.sleep(LEADERLESS_CHECK_SECONDS)
 
     async def _elect_leaders_for_leaderless(self) -> None:
-        from odradek.replication.controller import partition_update_batches as steps
+        from odradek.replication.controller import partition_update_batches
 
         image, unclean = self._metadata.image, self.unclean_election
-        await self._step(steps.elect_for_electable_partitions(image, unclean_election=unclean))
+        await self._commit_batches(
+            partition_update_batches.elect_for_electable_partitions(image, unclean_election=unclean)
+        )
 
     async def _balance_leaders(self) -> None:
         from odradek.replication.controller.leader_election import balance_leaders
@@ -331,26 +347,26 @@ class QuorumController:
         while True:
             await trio.sleep(self._config.get_int("leader.imbalance.check.interval.seconds"))
             if self._config.get_bool("auto.leader.rebalance.enable"):
-                await self._all_of("elect preferred leaders", balance_leaders)
+                await self._repeat_until_done("elect preferred leaders", balance_leaders)
 
     async def _elect_uncleanly(self) -> None:
         from odradek.replication.controller.leader_election import elect_uncleanly
 
         while True:
             await trio.sleep(self._config.get_int("unclean.leader.election.interval.ms") / 1000)
-            await self._all_of(
+            await self._repeat_until_done(
                 "elect leaders uncleanly",
                 lambda image: elect_uncleanly(image, unclean_election=self.unclean_election),
             )
 
-    async def _all_of(
+    async def _repeat_until_done(
         self, task: str, operation: Callable[[MetadataImage], ControllerResult[bool]]
     ) -> None:
         """Repeat an operation until it returns False, so that no work remains."""
-        while await self._tried(task, lambda: self._metadata.perform(operation)):
+        while await self._log_and_pause_on_error(task, lambda: self._metadata.perform(operation)):
             await trio.lowlevel.checkpoint()
 
-    async def _tried(self, task: str, work: Callable[[], Awaitable[T]]) -> T | None:
+    async def _log_and_pause_on_error(self, task: str, work: Callable[[], Awaitable[T]]) -> T | None:
         """Return None after a pause if the change could not be committed. `task` names it in the log."""
         try:
             return await work()

@@ -105,7 +105,7 @@ class LogReadResult:
     wanted: CachedPartition
     response: FetchedPartition
     partition: Partition | None
-    limits: FetchParams
+    params: FetchParams
     end_offset: int = -1
     """Log end offset at a read of a follower."""
     left_out_bytes: int = 0
@@ -126,7 +126,7 @@ class LogReadResult:
         if self.partition is None:
             return False
         try:
-            self.limits.check_role(self.partition, self.wanted.current_leader_epoch)
+            self.params.check_role(self.partition, self.wanted.current_leader_epoch)
         except KafkaError:
             return False
         return True
@@ -165,7 +165,7 @@ class PendingRemoteRead(LogReadResult):
     is_remote = True
 
     def __init__(
-        self, wanted: CachedPartition, partition: Partition, limits: FetchParams, size_bytes: int
+        self, wanted: CachedPartition, partition: Partition, params: FetchParams, size_bytes: int
     ) -> None:
         """`size_bytes` is the size of the partitions that were read before."""
         log = partition.log
@@ -174,10 +174,10 @@ class PendingRemoteRead(LogReadResult):
             high_watermark=log.high_watermark,
             last_stable_offset=log.last_stable_offset,
             log_start_offset=log.log_start_offset,
-            aborted_transactions=[] if limits.isolation_level == READ_COMMITTED else None,
+            aborted_transactions=[] if params.isolation_level == READ_COMMITTED else None,
         )
-        super().__init__(wanted, response, partition, limits)
-        left_bytes = min(limits.max_bytes - size_bytes, REMOTE_BYTES_MAX - limits.remote_bytes)
+        super().__init__(wanted, response, partition, params)
+        left_bytes = min(params.max_bytes - size_bytes, REMOTE_BYTES_MAX - params.remote_bytes)
         self.at_least_one = not size_bytes
         self.reserved_bytes = max(int(self.at_least_one), min(wanted.max_bytes, left_bytes))
         self.failure: KafkaError | None = None
@@ -211,7 +211,7 @@ class PendingRemoteRead(LogReadResult):
 async def read_partitions(
     wanted: Sequence[CachedPartition],
     ctx: RequestContext,
-    limits: FetchParams,
+    params: FetchParams,
     before: Sequence[LogReadResult] = (),
 ) -> list[LogReadResult]:
     """Read in the order of the plan, within the limit of the request. Returned slices are pinned.
@@ -233,7 +233,7 @@ async def read_partitions(
                     found.append(before[number])
                     continue
                 known = before[number].partition
-            read = await _read_partition(each, ctx, limits, size_bytes, known, again=bool(before))
+            read = await _read_partition(each, ctx, params, size_bytes, known, again=bool(before))
             found.append(read)
             size_bytes += read.size
     except BaseException:
@@ -243,7 +243,7 @@ async def read_partitions(
 
 
 def reread_from_memory(
-    before: Sequence[LogReadResult], limits: FetchParams, min_bytes: int
+    before: Sequence[LogReadResult], params: FetchParams, min_bytes: int
 ) -> list[LogReadResult] | None:
     """Read as `read_partitions` with `before`, then `load_slices`; all records are in memory,
     unpinned.
@@ -260,9 +260,9 @@ def reread_from_memory(
             if known.partition is None or not known.is_served_here():
                 return None
             if not known.is_current():
-                if limits.is_held_back(known.partition):
+                if params.is_held_back(known.partition):
                     return None
-                read = read_log(known.partition, known.wanted, limits, size_bytes, nowait=True)
+                read = read_log(known.partition, known.wanted, params, size_bytes, nowait=True)
                 size_bytes += _read_slices(read.response, READ_AT_ONCE_BYTES - size_bytes)
                 known = read
             found.append(known)
@@ -296,7 +296,7 @@ def _read_slices(response: FetchedPartition, limit_bytes: int) -> int:
 async def _read_partition(
     wanted: CachedPartition,
     ctx: RequestContext,
-    limits: FetchParams,
+    params: FetchParams,
     size_bytes: int,
     partition: Partition | None,
     *,
@@ -310,39 +310,39 @@ async def _read_partition(
     try:
         if partition is None:
             if ctx.authorizer is not None:
-                _check_allowed(wanted, ctx, limits)
+                _check_allowed(wanted, ctx, params)
             partition = await ctx.services.partitions.get(
                 wanted.topic, wanted.topic_id, wanted.index
             )
             wanted.resolved_topic = partition.topic
-        limits.check_role(partition, wanted.current_leader_epoch)
-        if wanted.max_bytes < 0 or limits.max_bytes < 0:
+        params.check_role(partition, wanted.current_leader_epoch)
+        if wanted.max_bytes < 0 or params.max_bytes < 0:
             raise KafkaError(ErrorCode.unknown_server_error, "Invalid max length")  # as in Kafka
-        if limits.is_follower:
-            return await _read_for_follower(partition, wanted, ctx, limits, size_bytes, again=again)
-        if limits.rack and partition.leader_role is not None:
+        if params.is_follower:
+            return await _read_for_follower(partition, wanted, ctx, params, size_bytes, again=again)
+        if params.rack and partition.leader_role is not None:
             from odradek.broker.fetch.replica_selector import nearest_replica
 
-            nearer = nearest_replica(partition, wanted.offset, limits.rack, ctx)
+            nearer = nearest_replica(partition, wanted.offset, params.rack, ctx)
             if nearer is not None:
-                return LogReadResult(wanted, _redirect(nearer, partition), partition, limits)
+                return LogReadResult(wanted, _redirect(nearer, partition), partition, params)
         try:
-            return read_log(partition, wanted, limits, size_bytes, nowait=True)
+            return read_log(partition, wanted, params, size_bytes, nowait=True)
         except WouldBlock:
-            return await _read_from_disk(partition, wanted, ctx, limits, size_bytes)
+            return await _read_from_disk(partition, wanted, ctx, params, size_bytes)
     except InRemoteTier:
         assert partition is not None
-        if ctx.services.tiered_storage is not None and not limits.is_follower:
+        if ctx.services.tiered_storage is not None and not params.is_follower:
             reads = ctx.services.tiered_storage.reads
-            return _defer_remote_read(wanted, partition, limits, size_bytes, reads)
-        response = _in_remote_tier(partition, ctx, limits)
+            return _defer_remote_read(wanted, partition, params, size_bytes, reads)
+        response = _in_remote_tier(partition, ctx, params)
     except KafkaError as error:
         response = FetchedPartition(
             index=wanted.index,
             error_code=_error_for_version(_error_in_session(error.code, wanted, ctx), ctx),
             aborted_transactions=() if partition is None else None,  # as in Kafka
         )
-    return LogReadResult(wanted, response, partition, limits)
+    return LogReadResult(wanted, response, partition, params)
 
 
 def _error_in_session(code: ErrorCode, wanted: CachedPartition, ctx: RequestContext) -> ErrorCode:
@@ -358,17 +358,17 @@ def _error_in_session(code: ErrorCode, wanted: CachedPartition, ctx: RequestCont
 def _defer_remote_read(
     wanted: CachedPartition,
     partition: Partition,
-    limits: FetchParams,
+    params: FetchParams,
     size_bytes: int,
     reads: RemoteReadService,
 ) -> LogReadResult:
     """Pending read for a partition whose offset is in the remote tier, for `read_remote`; an empty
     result if the quota or the size limit of the response is exceeded."""
-    pending = PendingRemoteRead(wanted, partition, limits, size_bytes)
+    pending = PendingRemoteRead(wanted, partition, params, size_bytes)
     if not pending.reserved_bytes or reads.is_left_out():
         pending.reserved_bytes = 0
-        return LogReadResult(wanted, pending.response, partition, limits)
-    limits.remote_bytes += pending.reserved_bytes
+        return LogReadResult(wanted, pending.response, partition, params)
+    params.remote_bytes += pending.reserved_bytes
     return pending
 
 
@@ -381,13 +381,13 @@ def _error_for_version(code: ErrorCode, ctx: RequestContext) -> ErrorCode:
 
 
 def _in_remote_tier(
-    partition: Partition, ctx: RequestContext, limits: FetchParams
+    partition: Partition, ctx: RequestContext, params: FetchParams
 ) -> FetchedPartition:
     """Return the result for an offset that only the remote tier has.
 
     A follower gets OFFSET_MOVED_TO_TIERED_STORAGE (T-40), any other client OFFSET_OUT_OF_RANGE.
     """
-    knows_error = limits.is_follower and ctx.api_version >= TIERED_VERSION
+    knows_error = params.is_follower and ctx.api_version >= TIERED_VERSION
     return FetchedPartition(
         index=partition.index,
         error_code=ErrorCode.offset_moved_to_tiered_storage
@@ -413,14 +413,14 @@ async def _read_from_disk(
     partition: Partition,
     wanted: CachedPartition,
     ctx: RequestContext,
-    limits: FetchParams,
+    params: FetchParams,
     size_bytes: int,
 ) -> LogReadResult:
     return await ctx.services.seams.offload.run(
         read_log,
         partition,
         wanted,
-        limits,
+        params,
         size_bytes,
         lane=str(partition.log.directory.parent),
     )
@@ -430,20 +430,20 @@ async def _read_for_follower(
     partition: Partition,
     wanted: CachedPartition,
     ctx: RequestContext,
-    limits: FetchParams,
+    params: FetchParams,
     size_bytes: int,
     *,
     again: bool,
 ) -> LogReadResult:
     """Read for a follower, and record its progress by the fetch offset."""
-    follower, epoch = limits.replica_id, limits.replica_epoch
+    follower, epoch = params.replica_id, params.replica_epoch
     has_leader_epoch = wanted.current_leader_epoch >= 0
     partition.check_follower(follower, epoch, has_leader_epoch=has_leader_epoch)
-    held_back = limits.is_held_back(partition)
+    held_back = params.is_held_back(partition)
     try:
-        read = read_log(partition, wanted, limits, size_bytes, nowait=True, held_back=held_back)
+        read = read_log(partition, wanted, params, size_bytes, nowait=True, held_back=held_back)
     except WouldBlock:
-        read = await _read_from_disk(partition, wanted, ctx, limits, size_bytes)
+        read = await _read_from_disk(partition, wanted, ctx, params, size_bytes)
     if again or read.response.diverging_epoch is not None:
         return read
     try:
@@ -463,9 +463,9 @@ async def _read_for_follower(
     return read
 
 
-def _check_allowed(wanted: CachedPartition, ctx: RequestContext, limits: FetchParams) -> None:
+def _check_allowed(wanted: CachedPartition, ctx: RequestContext, params: FetchParams) -> None:
     """Authorize a consumer for the topic, a follower for the cluster. Raises TopicDenied."""
-    if not limits.is_follower:
+    if not params.is_follower:
         check_topic_name_or_id(ctx, wanted.topic, wanted.topic_id)
     elif not may_cluster(ctx, AclOperation.CLUSTER_ACTION):
         raise TopicDenied
@@ -474,7 +474,7 @@ def _check_allowed(wanted: CachedPartition, ctx: RequestContext, limits: FetchPa
 def read_log(
     partition: Partition,
     wanted: CachedPartition,
-    limits: FetchParams,
+    params: FetchParams,
     size_bytes: int,
     nowait: bool = False,
     held_back: bool = False,
@@ -501,22 +501,22 @@ def read_log(
         )
         if end is not None:
             response.diverging_epoch = (end.epoch, end.end_offset)
-            return LogReadResult(wanted, response, partition, limits)
+            return LogReadResult(wanted, response, partition, params)
     end_offset = -1
     limit = high_watermark
-    committed = limits.isolation_level == READ_COMMITTED
-    if limits.is_follower:
+    committed = params.isolation_level == READ_COMMITTED
+    if params.is_follower:
         end_offset = log.end_offset
         limit = wanted.offset if held_back else end_offset
         committed = False
     elif committed:
         limit = last_stable_offset
-    max_bytes = min(wanted.max_bytes, max(0, limits.max_bytes - size_bytes))
+    max_bytes = min(wanted.max_bytes, max(0, params.max_bytes - size_bytes))
     newest = partition.newest_batch(wanted.offset, limit)
     if newest is not None and (not size_bytes or len(newest) <= max_bytes):
         response.records = (newest,)
         response.aborted_transactions = [] if committed else None
-        return LogReadResult(wanted, response, partition, limits, end_offset)
+        return LogReadResult(wanted, response, partition, params, end_offset)
     at_least_one = not size_bytes
     if committed:
         read, overlapping = log.read_committed(
@@ -534,7 +534,7 @@ def read_log(
         response.records = (read.slice,)
     elif read.first_batch_size:
         left_out_bytes = max(0, min(read.first_batch_size, wanted.max_bytes))
-    return LogReadResult(wanted, response, partition, limits, end_offset, left_out_bytes)
+    return LogReadResult(wanted, response, partition, params, end_offset, left_out_bytes)
 
 
 async def load_slices(found: Iterable[LogReadResult], ctx: RequestContext) -> None:

@@ -95,19 +95,19 @@ class _DelayedFetchBase:
 
     def __init__(
         self,
-        due: CompletableFetches,
+        completable_fetches: CompletableFetches,
         timers: Timers[_DelayedFetchBase],
         connection: WaitingConnection | None,
         respond_nowait: Callable[[], bool],
     ) -> None:
         """`respond_nowait` returns whether it sent the response; it needs a `connection`."""
         self._enough = trio.Event()
-        self._due = due
+        self._completable_fetches = completable_fetches
         self._timers = timers
         self._connection = connection
         self._respond_nowait = respond_nowait
         self._failure: Exception | None = None
-        self._is_alone = True
+        self._has_only_local_replicas = True
         """Whether no watched partition has other replicas."""
         self._watched: list[Partition] = []
         self.is_responded = False
@@ -131,8 +131,8 @@ class _DelayedFetchBase:
         if self._enough.is_set():
             return
         if self._connection is not None:
-            self._due.add(self)
-        if self._connection is None or not self._due.has_active_connection:
+            self._completable_fetches.add(self)
+        if self._connection is None or not self._completable_fetches.has_active_connection:
             self.resume()
 
     def respond(self) -> None:
@@ -154,13 +154,13 @@ class _DelayedFetchBase:
             partition.watch(self, end=end)
             self._watched.append(partition)
             if partition.leader_role is not None:
-                self._is_alone = False
+                self._has_only_local_replicas = False
 
     def unwatch(self) -> None:
         for partition in self._watched:
             partition.unwatch(self)
         self._watched.clear()
-        self._due.discard(self)
+        self._completable_fetches.discard(self)
         self._timers.disarm(self)
 
     async def wait(self, until_ms: int) -> None:
@@ -170,7 +170,11 @@ class _DelayedFetchBase:
         Raises the error of that response.
         """
         self._timers.arm(self, until_ms)
-        if self._connection is not None and self._is_alone and not self._enough.is_set():
+        if (
+            self._connection is not None
+            and self._has_only_local_replicas
+            and not self._enough.is_set()
+        ):
             await self._connection.wait_for_next_request()
         if not self._enough.is_set():
             await self._enough.wait()
@@ -189,12 +193,12 @@ class DelayedFetch(_DelayedFetchBase):
     def __init__(
         self,
         missing_bytes: int,
-        due: CompletableFetches,
+        completable_fetches: CompletableFetches,
         timers: Timers[_DelayedFetchBase],
         connection: WaitingConnection | None,
         respond_nowait: Callable[[], bool],
     ) -> None:
-        super().__init__(due, timers, connection, respond_nowait)
+        super().__init__(completable_fetches, timers, connection, respond_nowait)
         self._missing_bytes = missing_bytes
 
     def visible(self, partition: Partition, size_bytes: int) -> None:
@@ -212,12 +216,12 @@ class DelayedReadCommittedFetch(_DelayedFetchBase):
     def __init__(
         self,
         stable_offsets: Mapping[Partition, int],
-        due: CompletableFetches,
+        completable_fetches: CompletableFetches,
         timers: Timers[_DelayedFetchBase],
         connection: WaitingConnection | None,
         respond_nowait: Callable[[], bool],
     ) -> None:
-        super().__init__(due, timers, connection, respond_nowait)
+        super().__init__(completable_fetches, timers, connection, respond_nowait)
         self._stable_offsets = stable_offsets
 
     def visible(self, partition: Partition, size_bytes: int) -> None:

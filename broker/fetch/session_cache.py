@@ -93,7 +93,7 @@ class CachedPartition:
 
 
 @dataclass(slots=True)
-class Session:
+class FetchSession:
     session_id: int
     epoch: int
     uses_topic_ids: bool
@@ -115,7 +115,7 @@ class FetchContext:
     session_id: int
     wanted: Sequence[CachedPartition]
     incremental: bool
-    session: Session | None = None
+    session: FetchSession | None = None
 
     def select(
         self, responses: Iterable[tuple[CachedPartition, FetchedPartition]]
@@ -141,12 +141,12 @@ class FetchSessionCache:
     def __init__(self, slots: int, entropy: Entropy) -> None:
         self._slots = slots
         self._entropy = entropy
-        self._sessions: dict[int, Session] = {}  # least recently used first
+        self._sessions: dict[int, FetchSession] = {}  # least recently used first
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def plan(
+    def new_context(
         self,
         session_id: int,
         epoch: int,
@@ -180,7 +180,7 @@ class FetchSessionCache:
         wanted = tuple(named.values())
         if len(self._sessions) >= self._slots and not self._evict(now, is_follower):
             return FetchContext(NO_SESSION, wanted, incremental=False)
-        session = Session(
+        session = FetchSession(
             self._new_id(),
             1,
             uses_topic_ids,

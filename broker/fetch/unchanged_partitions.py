@@ -159,8 +159,8 @@ class UnchangedPartitions:
 class _HighWatermarkWatcher:
     """Watcher of the high watermarks of unchanged partitions."""
 
-    def __init__(self, quiet: UnchangedPartitions) -> None:
-        self._unchanged = quiet
+    def __init__(self, unchanged: UnchangedPartitions) -> None:
+        self._unchanged = unchanged
 
     def visible(self, partition: Partition, size_bytes: int) -> None:
         self._unchanged.moved(partition)
@@ -177,6 +177,6 @@ def _is_unchanged(read: LogReadResult, partition: Partition) -> bool:
         and read.end_offset == read.wanted.offset
         and read.is_current()
         and leader_role is not None
-        and read.limits.replica_id in leader_role.state.isr.committed
+        and read.params.replica_id in leader_role.state.isr.committed
         and leader_role.state.isr.proposal is None
     )

@@ -468,9 +468,9 @@ class ClassicGroup:
         if error is not NO_ERROR:
             result.reply(future, HeartbeatResponse(error))
             return result
-        is_early = now.monotonic_ms < self.rebalance.initial_arrival_deadline_ms
+        is_early = now.monotonic_ms < self.rebalance.heartbeat_delay_until_ms
         event = (
-            ClassicGroupEvent.HEARTBEAT_DURING_INITIAL_ARRIVAL
+            ClassicGroupEvent.HEARTBEAT_AFTER_INITIAL_REBALANCE
             if is_early
             else ClassicGroupEvent.MEMBER_HEARTBEATS
         )
@@ -485,7 +485,7 @@ class ClassicGroup:
         match action:
             case ClassicGroupAction.DELAY_HEARTBEAT:
                 member.waiting_heartbeat = future
-                self.rebalance.schedule_deadline(self.rebalance.initial_arrival_deadline_ms)
+                self.rebalance.schedule_deadline(self.rebalance.heartbeat_delay_until_ms)
             case ClassicGroupAction.EXTEND_SESSION_AND_REJOIN:
                 result.reply(future, HeartbeatResponse(ErrorCode.rebalance_in_progress))
             case _:

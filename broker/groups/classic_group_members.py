@@ -37,7 +37,7 @@ class ClassicGroupMember:
     waiting_sync: Future | None = None
     """The pending SyncGroup."""
     waiting_heartbeat: Future | None = None
-    """The delayed Heartbeat; see `ClassicRebalance.initial_arrival_deadline_ms`."""
+    """The delayed Heartbeat; see `ClassicRebalance.heartbeat_delay_until_ms`."""
     is_new: bool = False
     """The member has not completed a JoinGroup yet, so it can't send heartbeats."""
     deadline_ms: int | None = None

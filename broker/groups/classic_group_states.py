@@ -29,8 +29,8 @@ class ClassicGroupEvent(enum.Enum):
     LEADER_SYNCS = "leader sends SyncGroup with the assignments"
     FOLLOWER_SYNCS = "follower sends SyncGroup"
     MEMBER_HEARTBEATS = "member sends Heartbeat"
-    HEARTBEAT_DURING_INITIAL_ARRIVAL = "member sends Heartbeat soon after the initial rebalance"
-    INITIAL_ARRIVAL_TIMEOUT = "delay of these heartbeats ends"
+    HEARTBEAT_AFTER_INITIAL_REBALANCE = "member sends Heartbeat soon after the initial rebalance"
+    DELAYED_HEARTBEAT_TIMEOUT = "delay of these heartbeats ends"
     MEMBERS_LEAVE = "members or pending members leave"
     SESSION_TIMEOUT = "session of a member expires"
     PENDING_MEMBER_TIMEOUT = "pending member does not join within its session timeout"
@@ -89,8 +89,8 @@ def _table() -> Mapping[ClassicGroupEvent, Mapping[ClassicGroupState, ClassicGro
         e.LEADER_SYNCS:          (s.UNKNOWN_MEMBER,  s.REJOIN,                s.STORE_ASSIGNMENT,      s.RETURN_ASSIGNMENT,   s.UNAVAILABLE),
         e.FOLLOWER_SYNCS:        (s.UNKNOWN_MEMBER,  s.REJOIN,                s.AWAIT_ASSIGNMENT,      s.RETURN_ASSIGNMENT,   s.UNAVAILABLE),
         e.MEMBER_HEARTBEATS:     (s.UNKNOWN_MEMBER,  s.EXTEND_SESSION_AND_REJOIN, s.EXTEND_SESSION,            s.EXTEND_SESSION,          s.UNAVAILABLE),
-        e.HEARTBEAT_DURING_INITIAL_ARRIVAL:       (s.UNKNOWN_MEMBER,  s.EXTEND_SESSION_AND_REJOIN, s.EXTEND_SESSION,            s.DELAY_HEARTBEAT,        s.UNAVAILABLE),
-        e.INITIAL_ARRIVAL_TIMEOUT:          (s.NOTHING, s.NOTHING,               s.NOTHING,               s.COMPLETE_WAITING_HEARTBEATS,   s.NOTHING),
+        e.HEARTBEAT_AFTER_INITIAL_REBALANCE:       (s.UNKNOWN_MEMBER,  s.EXTEND_SESSION_AND_REJOIN, s.EXTEND_SESSION,            s.DELAY_HEARTBEAT,        s.UNAVAILABLE),
+        e.DELAYED_HEARTBEAT_TIMEOUT:          (s.NOTHING, s.NOTHING,               s.NOTHING,               s.COMPLETE_WAITING_HEARTBEATS,   s.NOTHING),
         e.MEMBERS_LEAVE:         (s.NOTHING, s.COMPLETE_IF_READY,     s.REBALANCE,             s.REBALANCE,           s.UNAVAILABLE),
         e.SESSION_TIMEOUT:        (s.NOTHING, s.COMPLETE_IF_ALL_JOINED, s.REBALANCE,            s.REBALANCE,           s.NOTHING),
         e.PENDING_MEMBER_TIMEOUT:       (s.NOTHING, s.COMPLETE_IF_ALL_JOINED, s.NOTHING,              s.NOTHING,             s.NOTHING),

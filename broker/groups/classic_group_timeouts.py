@@ -44,8 +44,8 @@ class ClassicGroupTimeouts:
                     action = ACTIONS[ClassicGroupEvent.SYNC_TIMEOUT][rebalance.state]
                     if action is ClassicGroupAction.REMOVE_PENDING_SYNC_MEMBERS:
                         self._expire_pending_sync(now, result)
-                case ClassicGroupEvent.INITIAL_ARRIVAL_TIMEOUT:
-                    action = ACTIONS[ClassicGroupEvent.INITIAL_ARRIVAL_TIMEOUT][rebalance.state]
+                case ClassicGroupEvent.DELAYED_HEARTBEAT_TIMEOUT:
+                    action = ACTIONS[ClassicGroupEvent.DELAYED_HEARTBEAT_TIMEOUT][rebalance.state]
                     if action is ClassicGroupAction.COMPLETE_WAITING_HEARTBEATS:
                         rebalance.complete_heartbeats(NO_ERROR, result)
         rebalance.next_deadline_ms = min(self.deadlines(), default=None)
@@ -65,10 +65,10 @@ class ClassicGroupTimeouts:
             yield rebalance.join_deadline_ms, (ClassicGroupEvent.JOIN_TIMEOUT.name, "")
         if rebalance.sync_deadline_ms is not None and rebalance.sync_deadline_ms <= now_ms:
             yield rebalance.sync_deadline_ms, (ClassicGroupEvent.SYNC_TIMEOUT.name, "")
-        if self._has_waiting_heartbeat and rebalance.initial_arrival_deadline_ms <= now_ms:
+        if self._has_waiting_heartbeat and rebalance.heartbeat_delay_until_ms <= now_ms:
             yield (
-                rebalance.initial_arrival_deadline_ms,
-                (ClassicGroupEvent.INITIAL_ARRIVAL_TIMEOUT.name, ""),
+                rebalance.heartbeat_delay_until_ms,
+                (ClassicGroupEvent.DELAYED_HEARTBEAT_TIMEOUT.name, ""),
             )
 
     @property
@@ -88,7 +88,7 @@ class ClassicGroupTimeouts:
         if rebalance.sync_deadline_ms is not None:
             yield rebalance.sync_deadline_ms
         if self._has_waiting_heartbeat:
-            yield rebalance.initial_arrival_deadline_ms
+            yield rebalance.heartbeat_delay_until_ms
 
     def _expire_member(self, member_id: str, now: EventTime, result: CoordinatorResult) -> None:
         """Remove a member whose session expired."""

@@ -66,9 +66,9 @@ class ClassicRebalance:
         self._new_member_added = False
         """Whether a member joined or got its member id since the initial rebalance was last extended."""
         self.sync_deadline_ms: int | None = None
-        self.initial_arrival_deadline_ms = 0
+        self.heartbeat_delay_until_ms = 0
         """Until this time after the initial rebalance began, the group delays Heartbeat responses,
-        so that they report the rebalance that the next member to join causes (`ARRIVAL_MS`)."""
+        so that they report the rebalance that the next member to join causes (`DELAYED_HEARTBEAT_MS`)."""
         self.next_deadline_ms: int | None = None
         """Time of the next timeout check. Possibly earlier than the next deadline, never later."""
 
@@ -223,7 +223,7 @@ class ClassicRebalance:
         delay_ms = self.config.initial_rebalance_delay_ms
         self._join_extension_ms = max(self.members.rebalance_timeout_ms - delay_ms, 0)
         self._new_member_added = False
-        self.initial_arrival_deadline_ms = now.monotonic_ms + self.config.arrival_ms
+        self.heartbeat_delay_until_ms = now.monotonic_ms + self.config.delayed_heartbeat_ms
         self._set_join_deadline(delay_ms, now)
 
     def on_member_added(self) -> None:

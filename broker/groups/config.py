@@ -13,13 +13,13 @@ from odradek.seams.values import value_class
 MINUTE_MS = 60_000
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * MINUTE_MS
 """Session timeout of a new member that waits in JoinGroup, as in Kafka. It can't send heartbeats yet."""
-ARRIVAL_MS = 100
+DELAYED_HEARTBEAT_MS = 100
 """How long the members of a new group wait for further members before their Heartbeat gets a response.
 
 With group.initial.rebalance.delay.ms=0, two librdkafka consumers that start together join about
 50 ms apart in one of three runs. The first consumer is then alone in a stable group, sends its first
 heartbeat right after SyncGroup, and the next one 3 s later. If the response to the first heartbeat
-is delayed (`ClassicRebalance.initial_arrival_deadline_ms`), it reports the rebalance.
+is delayed (`ClassicRebalance.heartbeat_delay_until_ms`), it reports the rebalance.
 """
 
 
@@ -59,8 +59,8 @@ class GroupConfig:
     """Kafka's configs of these names; durations in ms, sizes in bytes."""
 
     initial_rebalance_delay_ms: int = 3000
-    arrival_ms: int = 0
-    """`ARRIVAL_MS` in a broker; 0 does not delay heartbeats."""
+    delayed_heartbeat_ms: int = 0
+    """`DELAYED_HEARTBEAT_MS` in a broker; 0 does not delay heartbeats."""
     min_session_timeout_ms: int = 6000
     max_session_timeout_ms: int = 1_800_000
     max_size: int = 2**31 - 1
@@ -84,7 +84,7 @@ class GroupConfig:
     def from_configs(cls, configs: GroupConfigs) -> GroupConfig:
         return cls(
             initial_rebalance_delay_ms=configs.get_int("group.initial.rebalance.delay.ms"),
-            arrival_ms=ARRIVAL_MS,
+            delayed_heartbeat_ms=DELAYED_HEARTBEAT_MS,
             min_session_timeout_ms=configs.get_int("group.min.session.timeout.ms"),
             max_session_timeout_ms=configs.get_int("group.max.session.timeout.ms"),
             max_size=configs.get_int("group.max.size"),

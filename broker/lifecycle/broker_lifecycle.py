@@ -31,7 +31,7 @@ from uuid import UUID
 
 import trio
 
-from odradek.broker.controller.quorum_controller import ControllerMetadataManager, is_alone
+from odradek.broker.controller.quorum_controller import ControllerMetadataManager, is_whole_cluster
 from odradek.broker.lifecycle.broker_registration import registration_fields
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -186,10 +186,10 @@ class BrokerLifecycle:
         return self._life.state
 
     @property
-    def is_alone(self) -> bool:
+    def is_whole_cluster(self) -> bool:
         """Whether this node is the whole cluster."""
         voters = (voter.id for voter in self._metadata.quorum.voters)
-        return is_alone(self._metadata.image, voters, self._metadata.node_id)
+        return is_whole_cluster(self._metadata.image, voters, self._metadata.node_id)
 
     def _now_ms(self) -> int:
         return int(self._clock.monotonic() * 1000)
@@ -200,7 +200,7 @@ class BrokerLifecycle:
         """Start to register; `run` sends the request. A node that is the whole cluster and its active
         controller is registered and unfenced when this returns. Raises errors of the controller in that case."""
         self._registration = registration
-        if self.is_alone and self._metadata.is_active:
+        if self.is_whole_cluster and self._metadata.is_active:
             await self._serve_alone(registration)
         self._wake.set()
 
@@ -231,7 +231,7 @@ class BrokerLifecycle:
     async def shut_down(self) -> None:
         """Controlled shutdown: returns when other replicas lead the partitions of this broker. A node that is
         the whole cluster returns at once; without a controller the wait ends when the session has expired."""
-        if self.is_alone:
+        if self.is_whole_cluster:
             self._life.state = BrokerState.SHUTTING_DOWN
             return
         self._life.stop(self._now_ms())
@@ -261,7 +261,7 @@ class BrokerLifecycle:
         limit_ms = self._config.get_int("initial.broker.registration.timeout.ms")
         while self._life.state is not BrokerState.SHUTTING_DOWN:
             self._wake = trio.Event()
-            if self._registration is None or (self.is_alone and self.unfenced.is_set()):
+            if self._registration is None or (self.is_whole_cluster and self.unfenced.is_set()):
                 await self._wake.wait()
                 begun_ms = self._now_ms()
             elif (left_ms := self._life.due_ms - self._now_ms()) > 0:
@@ -271,10 +271,10 @@ class BrokerLifecycle:
                 self._give_up()
                 break
             else:
-                await self._ask()
+                await self._send_due_request()
         self._gone.set()
 
-    async def _ask(self) -> None:
+    async def _send_due_request(self) -> None:
         is_registered = False
         try:
             async with self._lock:

@@ -80,7 +80,7 @@ async def _handle(handle: RequestHandler, request: Values) -> Values:
         return {"refused": str(refused)}
 
 
-async def ask(
+async def request(
     network: Network, files: Files, directory: Path, values: Values, *, timeout_s: float = math.inf
 ) -> Values:
     """Send a request to the process that runs the cluster of this directory, and return its response.
@@ -89,10 +89,10 @@ async def ask(
     because the process is suspended, or was killed and another process has its port.
     """
     with trio.fail_after(timeout_s):
-        return await _ask(network, files, directory, values)
+        return await _request(network, files, directory, values)
 
 
-async def _ask(network: Network, files: Files, directory: Path, values: Values) -> Values:
+async def _request(network: Network, files: Files, directory: Path, values: Values) -> Values:
     try:
         where = json.loads(files.read(directory / FILE_NAME))
     except FileNotFoundError:

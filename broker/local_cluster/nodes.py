@@ -267,12 +267,12 @@ class Nodes:
         running = {each for each, node in self._nodes.items() if node.state is NodeState.RUNNING}
         responding: set[int] = set()
 
-        async def ask(node_id: int) -> None:
+        async def check(node_id: int) -> None:
             if await self._is_ready(self._nodes[node_id].plan, {node_id}):
                 responding.add(node_id)
 
         with trio.move_on_after(RESPONSE_S):
-            await self.every(ask, running)
+            await self.every(check, running)
         return running - responding
 
     async def every(self, act: Callable[[int], Awaitable[object]], node_ids: Iterable[int]) -> None:

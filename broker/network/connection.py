@@ -67,7 +67,7 @@ class ClientConnection:
         self._services = services
         self._clock = services.seams.clock
         self._selector = selector
-        self._due_fetches = services.completable_fetches
+        self._completable_fetches = services.completable_fetches
         self._find_route = find_controller_route if endpoint.of_controller else find_route
         self._memory = services.receive_memory
         self._buffer = ReceiveBuffer(
@@ -155,19 +155,19 @@ class ClientConnection:
         self.waiting_since = None
         self._is_over = size_bytes == 0
         self._buffer.received(size_bytes)
-        self._due_fetches.has_active_connection = True
+        self._completable_fetches.has_active_connection = True
         continues = False
         try:
             self._rest = self._respond_received()
             continues = self._rest is None and not self._is_over
         finally:
             if not continues:
-                self._due_fetches.respond()
+                self._completable_fetches.respond()
         return continues
 
     def end_turn(self) -> bool:
         """Send held-back responses; False if the task must continue."""
-        self._due_fetches.respond()
+        self._completable_fetches.respond()
         self.waiting_since = self._clock.monotonic()
         return (not self._unsent or self._send_at_once()) and not self._memory.is_exhausted
 

@@ -90,10 +90,10 @@ class AlterPartitionManager:
             self._wanted = trio.Event()
             while self._waiting:
                 first = list(islice(self._waiting, PARTITIONS_AT_ONCE))
-                if not await self._ask({each: self._waiting.pop(each) for each in first}):
+                if not await self._send_request({each: self._waiting.pop(each) for each in first}):
                     await trio.sleep(PAUSE_SECONDS)
 
-    async def _ask(self, sent: Mapping[Replica, _PendingProposal]) -> bool:
+    async def _send_request(self, sent: Mapping[Replica, _PendingProposal]) -> bool:
         """Send one request. Returns whether every partition succeeded."""
         try:
             response = await self._controller.request(

@@ -51,7 +51,7 @@ Until then the clients that create topics have the processor.
 SETTLE_SECONDS_MAX = 1.0
 """Longest wait of those logs while creation does not pause."""
 OPENED_AT_ONCE = 4
-AGAIN_SECONDS = 5.0
+RETRY_SECONDS = 5.0
 """Seconds before opening is retried after a full disk or without file descriptors.
 
 No request opens the log of a follower.
@@ -79,13 +79,13 @@ class PartitionTable:
         cluster_context: Callable[[], ClusterContext] | None = None,
         on_role: Callable[[Partition], None] = lambda partition: None,
         on_gone: Callable[[str, int], None] = lambda topic, index: None,
-        on_lost: Callable[[TopicImage, int], None] = lambda topic, index: None,
+        on_log_offline: Callable[[TopicImage, int], None] = lambda topic, index: None,
     ) -> None:
         """The callbacks are called on the loop.
 
         `cluster_context` is called when this node leads other replicas. `on_role` is called for
         every partition that was opened or changed its role, `on_gone` for removed replicas, and
-        `on_lost` for replicas without a log.
+        `on_log_offline` for replicas whose log cannot be opened.
         """
         self._logs = logs
         self._image = image
@@ -93,7 +93,7 @@ class PartitionTable:
         self._cluster_context = cluster_context
         self._on_role = on_role
         self._on_gone = on_gone
-        self._on_lost = on_lost
+        self._on_log_offline = on_log_offline
         self._by_name: dict[Key, Partition] = {}
         self._by_id: dict[tuple[UUID, int], Partition] = {}
         self.counts_traffic = False
@@ -112,13 +112,13 @@ class PartitionTable:
         self._to_open: dict[Key, None] = {}
         self._opening: list[trio.Event] = []
         """Batches of background opens that are running; their partitions may not be busy yet."""
-        self._again: dict[Key, float] = {}
+        self._retry_at: dict[Key, float] = {}
         """When to retry partitions that could not be opened."""
         self._to_delete: list[_RemovedReplica] = []
-        self._leaving = trio.Event()
+        self._deletion_wanted = trio.Event()
         """Set while replicas are to be deleted or are being deleted."""
-        self._none_leaves = trio.Event()
-        self._none_leaves.set()
+        self._deletions_done = trio.Event()
+        self._deletions_done.set()
         self._wanted = trio.Event()
         self._created_at = -inf
         self._to_open_since = -inf
@@ -168,7 +168,7 @@ class PartitionTable:
         for topic_id, topic in delta.deleted_topics.items():
             for index in topic.partitions:
                 self._to_open.pop((topic.name, index), None)
-                self._again.pop((topic.name, index), None)
+                self._retry_at.pop((topic.name, index), None)
                 partition = self._by_id.get((topic_id, index))
                 if partition is not None:
                     self._forget(partition, UnknownPartition(f"{topic.name} is deleted"))
@@ -204,7 +204,7 @@ class PartitionTable:
             self._count_as_past(partition.topic, partition.traffic)
         partition.retire(reason)
         self._on_gone(*key)
-        self._leaves(_RemovedReplica(key, partition.topic_id, partition))
+        self._enqueue_deletion(_RemovedReplica(key, partition.topic_id, partition))
 
     def _count_as_past(self, topic: str, traffic: PartitionTraffic) -> None:
         self.past_traffic.setdefault(topic, PartitionTraffic()).add(traffic)
@@ -214,27 +214,27 @@ class PartitionTable:
         key = (topic.name, index)
         left = self._logs.registry.logs.get(TopicPartition(*key))
         if left is not None and left.topic_id == topic.id and key not in self._busy:
-            self._leaves(_RemovedReplica(key, topic.id))
+            self._enqueue_deletion(_RemovedReplica(key, topic.id))
 
-    def _leaves(self, leaving: _RemovedReplica) -> None:
-        self._busy.setdefault(leaving.key, trio.Event())
-        self._to_delete.append(leaving)
-        self._leaving.set()
-        if self._none_leaves.is_set():
-            self._none_leaves = trio.Event()
+    def _enqueue_deletion(self, removed: _RemovedReplica) -> None:
+        self._busy.setdefault(removed.key, trio.Event())
+        self._to_delete.append(removed)
+        self._deletion_wanted.set()
+        if self._deletions_done.is_set():
+            self._deletions_done = trio.Event()
 
     def logs_failed(self, logs: Iterable[PartitionLog]) -> list[Partition]:
         """Retire the partitions of logs that went offline, alone or with their directory.
 
         Returns these partitions.
         """
-        lost = []
+        retired = []
         for failed in logs:
             partition = self._by_name.get((failed.topic, failed.partition))
             if partition is not None and partition.log is failed:
                 partition.retire(failed.offline())
-                lost.append(partition)
-        return lost
+                retired.append(partition)
+        return retired
 
     # Opening and deleting
 
@@ -246,15 +246,15 @@ class PartitionTable:
         open may wait for a deletion.
         """
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._delete_what_leaves)
+            nursery.start_soon(self._run_deletions)
             task_status.started()
             while True:
-                with trio.move_on_at(min(self._again.values(), default=inf)):
+                with trio.move_on_at(min(self._retry_at.values(), default=inf)):
                     await self._wanted.wait()
                 self._wanted = trio.Event()
-                self._take_again()
+                self._enqueue_retries()
                 while self._to_open:
-                    await self._none_leaves.wait()
+                    await self._deletions_done.wait()
                     if (pause := self._settled_at() - trio.current_time()) > 0:
                         with trio.move_on_after(pause):
                             await self._wanted.wait()
@@ -262,18 +262,18 @@ class PartitionTable:
                     else:
                         await self._open_some()
 
-    async def _delete_what_leaves(self) -> None:
+    async def _run_deletions(self) -> None:
         while True:
-            await self._leaving.wait()
+            await self._deletion_wanted.wait()
             while self._to_delete:
                 gone, self._to_delete = self._to_delete, []
                 await self._delete(gone)
-            self._leaving = trio.Event()
-            self._none_leaves.set()
+            self._deletion_wanted = trio.Event()
+            self._deletions_done.set()
 
-    def _take_again(self) -> None:
-        for key in [key for key, at in self._again.items() if at <= trio.current_time()]:
-            del self._again[key]
+    def _enqueue_retries(self) -> None:
+        for key in [key for key, at in self._retry_at.items() if at <= trio.current_time()]:
+            del self._retry_at[key]
             self._to_open[key] = None
 
     def _settled_at(self) -> float:
@@ -315,7 +315,7 @@ class PartitionTable:
             pass  # deleted meanwhile
         except (DiskFull, NoDescriptors) as error:
             log.warning("Unable to open %s-%d, retrying: %s", *key, error)
-            self._again[key] = trio.current_time() + AGAIN_SECONDS
+            self._retry_at[key] = trio.current_time() + RETRY_SECONDS
             self._wanted.set()
         except KafkaError as error:
             log.warning("Unable to open %s-%d: %s", *key, error)
@@ -349,7 +349,7 @@ class PartitionTable:
             if opened.topic_id is None:
                 await self._logs.assign_topic_id(opened, topic.id)
         except LogFailed:
-            self._on_lost(topic, index)
+            self._on_log_offline(topic, index)
             raise
         now = self._image().topics_by_id.get(topic.id)
         image = None if now is None else now.partitions[index]
@@ -433,10 +433,10 @@ class PartitionTable:
             topic.name, index, topic.id, is_new=is_new, directory_id=decided.directory
         )
 
-    async def _delete(self, leaving: Sequence[_RemovedReplica]) -> None:
-        keys = [each.key for each in leaving]
+    async def _delete(self, removed: Sequence[_RemovedReplica]) -> None:
+        keys = [each.key for each in removed]
         try:
-            for each in leaving:
+            for each in removed:
                 if each.partition is not None:
                     await each.partition.wait_unchanged()
             try:
@@ -446,7 +446,7 @@ class PartitionTable:
             offline = self._logs.registry.offline
             self._at_start -= {
                 (each.topic_id, each.key[1])
-                for each in leaving
+                for each in removed
                 if TopicPartition(*each.key) not in offline
             }
         except Exception:  # a bug: their logs are strays at the next start

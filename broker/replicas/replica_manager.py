@@ -147,7 +147,7 @@ class ReplicaManager:
 
     # Start
 
-    def refuse_tiered(self) -> None:
+    def check_no_tiered_topics(self) -> None:
         """Check at start without tiered storage that no topic is tiered, as Kafka does. Raises
         CannotStart.
 
@@ -181,7 +181,7 @@ class ReplicaManager:
             cluster_context=self._isr_maintenance.cluster_context,
             on_role=self._role_changed,
             on_gone=self._gone,
-            on_lost=self._replica_lost,
+            on_log_offline=self._replica_lost,
         )
         self.logs.mover.on_moved = self._replica_moved
         return self.partitions

@@ -123,10 +123,10 @@ class _RemoteFetch:
             self._scope.cancel()
 
     async def _read_once(self, pending: PendingRemoteRead) -> None:
-        partition, wanted, limits = pending.partition, pending.wanted, pending.limits
+        partition, wanted, params = pending.partition, pending.wanted, pending.params
         assert partition is not None
         partition_log = partition.log
-        committed = limits.isolation_level == READ_COMMITTED
+        committed = params.isolation_level == READ_COMMITTED
         found = await self._reads.reads.read(
             partition_log,
             wanted.offset,
@@ -139,7 +139,7 @@ class _RemoteFetch:
         )
         try:
             # Leadership may have changed meanwhile
-            limits.check_role(partition, wanted.current_leader_epoch)
+            params.check_role(partition, wanted.current_leader_epoch)
         except KafkaError:
             found.unpin()
             raise
@@ -159,7 +159,7 @@ class _RemoteFetch:
             read_log,
             partition,
             replace(pending.wanted, offset=offset),
-            pending.limits,
+            pending.params,
             0 if pending.at_least_one else 1,
             lane=str(partition.log.directory.parent),
         )

@@ -171,7 +171,7 @@ class RemoteLogManager:
         self._table: dict[Name, _TieredPartition] = {}
         self._nursery: trio.Nursery | None = None
         self._health = CopyFailureMonitor()
-        self._presence = RemoteStorageCheck(
+        self._storage_check = RemoteStorageCheck(
             storage, metadata, seams, settings, restart_partition=self._restart_partition
         )
         metadata.on_segment(self._segment_changed)
@@ -179,7 +179,7 @@ class RemoteLogManager:
         metrics.gauge("PartitionsWithoutLeaderEpochsCount", self._partitions_without_epochs)
         metrics.gauge(
             "RemoteStoreUnavailable",
-            lambda: int(self._presence.is_missed or self._health.is_failing),
+            lambda: int(self._storage_check.is_missed or self._health.is_failing),
         )
         throttled_ms = self._quota.throttled_ms
         metrics.gauge("remote-copy-throttle-time-avg", lambda: throttled_ms.average)
@@ -259,7 +259,7 @@ class RemoteLogManager:
                 for each in self._table.values():
                     self._nursery.start_soon(self._run_tasks, each)
                 self._nursery.start_soon(self._remind)
-                self._nursery.start_soon(self._presence.run)
+                self._nursery.start_soon(self._storage_check.run)
                 task_status.started()
         finally:
             self._nursery = None
@@ -299,7 +299,7 @@ class RemoteLogManager:
             try:
                 await self._metadata.wait_ready(tiered.id)
                 if tiered.role is not TieredRole.REMOVES:
-                    await self._presence.check_partition(tiered.id)
+                    await self._storage_check.check_partition(tiered.id)
                 if not is_complete:
                     await self._ensure_leader_epochs(tiered)
                     is_complete = True

@@ -1,6 +1,6 @@
 """Spark types of a table's columns: records, with names, order and types of Spark's Kafka source, and batches.
 
-Spark asks for them in a separate process; the Arrow types are in `arrow_columns.py`, so that this process does not
+Spark requests them in a separate process; the Arrow types are in `arrow_columns.py`, so that this process does not
 import Arrow.
 """
 

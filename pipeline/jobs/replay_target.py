@@ -121,11 +121,11 @@ class ReplayTarget:
     def partitions(self, topic: str) -> int:
         """Return the topic's number of partitions. Raises BadOption if it does not exist."""
 
-        async def ask() -> int:
+        async def query() -> int:
             return len((await self._cluster.topic(topic)).partitions)
 
         try:
-            return self._ask(f"the partitions of {topic}", ask)
+            return self._request(f"the partitions of {topic}", query)
         except PipelineError as error:
             cause = error.__cause__
             missing = ErrorCode.unknown_topic_or_partition
@@ -144,7 +144,7 @@ class ReplayTarget:
         places = {source: state.place(source) for source in sources}
         wanted = {group: [tp] for group, tp in places.values()}
         request = partial(committed_by_group, self._cluster, wanted, stable=stable)
-        committed = self._ask(f"the committed offsets of groups {PREFIX}{state.job}.*", request)
+        committed = self._request(f"the committed offsets of groups {PREFIX}{state.job}.*", request)
         return {
             source: _parsed(group, source, committed[group][tp])
             for source, (group, tp) in places.items()
@@ -178,7 +178,7 @@ class ReplayTarget:
                     await producer.send_offsets(group, {tp: each.render()})
                 await producer.commit()
 
-            self._ask(f"the commit of the start of job {state.job}", commit)
+            self._request(f"the commit of the start of job {state.job}", commit)
             return fixed
 
     @contextmanager
@@ -194,23 +194,23 @@ class ReplayTarget:
         producer = TransactionalProducer(
             self._cluster, id, timeout_ms=TRANSACTION_MS, compression=compression
         )
-        self._ask(f"a producer id for {id}", producer.begin)
+        self._request(f"a producer id for {id}", producer.begin)
         try:
             yield producer
         except Exception:
             with suppress(PipelineError):  # otherwise its readers wait for the transaction timeout
-                self._ask("the end of a transaction", producer.abort)
+                self._request("the end of a transaction", producer.abort)
             raise
 
     def pause(self, seconds: float) -> None:
         self._loop.call(trio.sleep, seconds)
 
-    def _ask(
-        self, what: str, question: Callable[[], Awaitable[T]], *, open_for_s: float = 0.0
+    def _request(
+        self, what: str, operation: Callable[[], Awaitable[T]], *, open_for_s: float = 0.0
     ) -> T:
         """`open_for_s`: seconds since the current transaction began."""
         try:
-            return self._loop.call(question)
+            return self._loop.call(operation)
         except KafkaError as error:
             if error.code in FENCED:
                 raise _fenced(error.code, open_for_s) from error
@@ -238,7 +238,7 @@ class ReplayWriter:
         topic = self._state.topic
         if self._begun_at is None:
             self._begun_at = self._clock.monotonic()
-        return self._ask(f"records for {topic}", partial(self._producer.send, topic, batches))
+        return self._request(f"records for {topic}", partial(self._producer.send, topic, batches))
 
     def commit(self, progress: PartitionProgress) -> None:
         """Commit the records and the progress in one transaction."""
@@ -248,13 +248,13 @@ class ReplayWriter:
             await self._producer.send_offsets(group, {tp: progress.render()})
             await self._producer.commit()
 
-        self._ask(f"the end of a transaction on {self._state.topic}", both)
+        self._request(f"the end of a transaction on {self._state.topic}", both)
         self._begun_at = None
 
-    def _ask(self, what: str, question: Callable[[], Awaitable[T]]) -> T:
+    def _request(self, what: str, operation: Callable[[], Awaitable[T]]) -> T:
         now_s = self._clock.monotonic()
         open_for_s = 0.0 if self._begun_at is None else now_s - self._begun_at
-        return self._target._ask(what, question, open_for_s=open_for_s)
+        return self._target._request(what, operation, open_for_s=open_for_s)
 
 
 def _fenced(code: ErrorCode, open_for_s: float) -> PipelineError:

@@ -85,7 +85,7 @@ def _by_topic(rows: Iterable[tuple[tuple[Any, int], Any]]) -> Iterable[tuple[Any
 
 
 def offsets_request(
-    asked: Iterable[OffsetQueryOf], *, node_id: int, timeout_ms: int
+    queries: Iterable[OffsetQueryOf], *, node_id: int, timeout_ms: int
 ) -> Mapping[str, Any]:
     """Return the fields of a ListOffsets request; `timeout_ms` limits reads of the remote tier."""
     rows = (
@@ -97,7 +97,7 @@ def offsets_request(
                 "timestamp": query.timestamp,
             },
         )
-        for topic, index, query in asked
+        for topic, index, query in queries
     )
     return {
         "replica_id": node_id,
@@ -107,7 +107,7 @@ def offsets_request(
     }
 
 
-def epochs_request(asked: Iterable[EpochQueryOf], *, node_id: int) -> Mapping[str, Any]:
+def epochs_request(queries: Iterable[EpochQueryOf], *, node_id: int) -> Mapping[str, Any]:
     """Return the fields of an OffsetForLeaderEpoch request."""
     rows = (
         (
@@ -118,7 +118,7 @@ def epochs_request(asked: Iterable[EpochQueryOf], *, node_id: int) -> Mapping[st
                 "leader_epoch": query.epoch,
             },
         )
-        for topic, index, query in asked
+        for topic, index, query in queries
     )
     return {
         "replica_id": node_id,

@@ -411,11 +411,11 @@ class FollowerState:
         return True
 
     def _is_pending_for(self, append: AppendFetched) -> bool:
-        asked = self._pending
+        pending = self._pending
         return (
-            isinstance(asked, Fetch)
-            and asked.leader_epoch == append.leader_epoch
-            and asked.offset == append.offset
+            isinstance(pending, Fetch)
+            and pending.leader_epoch == append.leader_epoch
+            and pending.offset == append.offset
         )
 
     def _back_off(self, now_ms: int) -> None:

@@ -233,11 +233,11 @@ class Partition:
         self.leader = image.leader
         self.leader_epoch = image.leader_epoch
         self.replicas = tuple(image.replicas)
-        self._is_alone = self.replicas == (self._node_id,)
+        self._is_only_replica = self.replicas == (self._node_id,)
         self.assigned_directory = image.directory_of(self._node_id)
         """Id of the replica's log directory in the cluster metadata (KIP-858)."""
         is_the_same = leads and self.leading_since == before
-        if self.leader_role is not None and (self._is_alone or not is_the_same):
+        if self.leader_role is not None and (self._is_only_replica or not is_the_same):
             self.leader_role.end()
             self.leader_role = None
 
@@ -248,7 +248,7 @@ class Partition:
         self._uncommitted_bytes = None
         self.log.request_flush()
         try:
-            if not self._is_alone and self._cluster_context is not None:
+            if not self._is_only_replica and self._cluster_context is not None:
                 if self.leader_role is None:
                     self.leader_role = self._begin_leading(self._cluster_context())
                 self.leader_role.adopt(image)
@@ -456,7 +456,7 @@ class Partition:
 
     def _advance(self) -> None:
         """Advance the high watermark to the counted end if there are no other replicas."""
-        if self._is_alone and self.log.advance_high_watermark(self.log.reported_end_offset):
+        if self._is_only_replica and self.log.advance_high_watermark(self.log.reported_end_offset):
             size_bytes, self._unannounced_bytes = self._unannounced_bytes, 0
             if self._watchers:
                 self._announce(size_bytes)

@@ -87,7 +87,7 @@ class ControllerClaim:
     def is_followed(self) -> bool:
         """Whether another voter or an observer fetches from this node."""
         driver = self.driver
-        if driver is None or not driver.raft_client.is_alone:
+        if driver is None or not driver.raft_client.is_only_voter:
             return driver is not None
         leadership = driver.raft_client.leadership
         return leadership is not None and bool(leadership.observer_progress(driver.now_ms))

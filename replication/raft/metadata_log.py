@@ -156,10 +156,10 @@ class MetadataLog:
     ) -> None:
         """Raise InvalidMetadata if no other voter has the damaged records, or the voters are unknown."""
         try:
-            is_alone = is_only_copy(self._intact_batches(damage.end_offset))
+            is_only = is_only_copy(self._intact_batches(damage.end_offset))
         except InvalidMetadata as error:
             raise InvalidMetadata(f"{damage.message}; and {error}: {BOTH_REMEDY}") from None
-        if is_alone:
+        if is_only:
             remedy = DAMAGE_REMEDY.format(self._recovery_point.path)
             raise InvalidMetadata(f"{damage.message}: {remedy}")
 

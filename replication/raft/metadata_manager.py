@@ -194,12 +194,12 @@ class MetadataManager:
             self._find_partitions,
         )
         self._state.load(opened.image, opened.transactions, opened.applied_bytes)
-        if not opened.is_alone and self._channel is None:
-            raise opened.not_alone()
+        if not opened.is_only_voter and self._channel is None:
+            raise opened.other_voters_error()
         self._drive(opened)
         assert self._driver is not None
         await self._driver.start()
-        if opened.is_alone:
+        if opened.is_only_voter:
             await self._failover.take_over()
             await self._committer.wait_until_committed(self._state.newest.offset + 1)
 
@@ -354,7 +354,7 @@ class MetadataManager:
             try:
                 await trio.sleep_forever()
             finally:
-                if not driver.raft_client.is_alone:  # pending commits cannot complete any more
+                if not driver.raft_client.is_only_voter:  # pending commits cannot complete any more
                     self._claim.stop()
                     self.quorum_changed()
 

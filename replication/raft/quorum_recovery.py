@@ -69,7 +69,7 @@ class QuorumMember:
     can_become_voter: bool = True
 
     @property
-    def is_alone(self) -> bool:
+    def configures_no_other_controller(self) -> bool:
         """Whether no other controller is configured, so that this node may create a quorum."""
         others = self.bootstrap_servers or set(self.static_voters) - {self.node_id}
         return self.can_become_voter and not others
@@ -95,7 +95,7 @@ class QuorumMember:
 
     def voters_before_the_log(self) -> list[Voter]:
         """The static voters, used while the log contains no voter set (kraft.version 0)."""
-        if self.is_alone:
+        if self.configures_no_other_controller:
             return [self.voter]
         return [
             Voter(id, endpoints=(VoterEndpoint(self.controller_listener, host, port),))
@@ -121,11 +121,11 @@ class RecoveredQuorum:
     applied_bytes: int
 
     @property
-    def is_alone(self) -> bool:
+    def is_only_voter(self) -> bool:
         """Whether this node is the only voter."""
-        return _is_alone(self.member, self.history)
+        return _is_only_voter(self.member, self.history)
 
-    def not_alone(self) -> InvalidQuorum:
+    def other_voters_error(self) -> InvalidQuorum:
         """The error for a node that cannot reach the other voters."""
         member, voters = self.member, self.history.voters
         if voters.ids == (member.node_id,):
@@ -148,7 +148,7 @@ def _belongs_to_others(
     )
 
 
-def _is_alone(member: QuorumMember, history: VoterHistory) -> bool:
+def _is_only_voter(member: QuorumMember, history: VoterHistory) -> bool:
     voters = history.voters
     return member.can_become_voter and len(voters) == 1 and voters.includes(member.voter.key)
 
@@ -175,10 +175,14 @@ async def recover_quorum(
     changes = [*replay.changes, *quorum.changes]
     history = member.history(changes)
     names_voters = any(change.voters for change in changes)
-    if member.is_alone and not names_voters and set(quorum.static_voters) - {member.node_id}:
+    if (
+        member.configures_no_other_controller
+        and not names_voters
+        and set(quorum.static_voters) - {member.node_id}
+    ):
         raise _belongs_to_others(directory, member, quorum.static_voters)
     size_bytes = 0
-    if _is_alone(member, history):
+    if _is_only_voter(member, history):
         if metadata_log.end_offset == 0:
             await blocking(_refuse_with_partitions, metadata_log, find_partitions)
         size_bytes = await _replay_log(metadata_log, start, replay, lambda batch: True)
@@ -243,13 +247,13 @@ def _open(
 ) -> ElectionState:
     """Open the log and read the election state; blocks on the disk."""
     files = seams.files
-    if member.is_alone and not is_formatted(files, directory):
+    if member.configures_no_other_controller and not is_formatted(files, directory):
         _refuse_with_partitions(metadata_log, find_partitions)
         format_directory(files, directory, member.voter, now_ms=seams.clock.wall_ms())
     if not files.is_directory(metadata_log.directory):
         files.make_directory(metadata_log.directory)
         files.sync_directory(directory)
-    metadata_log.open(lambda whole: _is_alone(member, member.history(control_changes(whole))))
+    metadata_log.open(lambda whole: _is_only_voter(member, member.history(control_changes(whole))))
     return metadata_log.quorum_state.read() or ElectionState()
 
 

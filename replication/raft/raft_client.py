@@ -144,7 +144,7 @@ class RaftClient:
         return self._quorum.is_voter
 
     @property
-    def is_alone(self) -> bool:
+    def is_only_voter(self) -> bool:
         """Whether this node is the only voter."""
         return self._quorum.is_only_voter
 

@@ -326,7 +326,7 @@ class RaftClientDriver:
 
     def resign_after_write_error(self, error: DiskFull | NoDescriptors) -> bool:
         """Resign because this leader cannot write. Returns False if there is no other voter."""
-        if self._nursery is None or self.raft_client.is_alone:
+        if self._nursery is None or self.raft_client.is_only_voter:
             return False
         log.error("resigning, because the leader cannot write the metadata log: %s", error)
         self._nursery.start_soon(self.resign_in_background)
@@ -477,8 +477,10 @@ class RaftClientDriver:
     @property
     def _has_unflushed(self) -> bool:
         """Whether the leader's log has unflushed records and no flush is running."""
-        is_asked = self._flushes > 0
-        return self.leads and not is_asked and self._log_writer.durable_end < self._log.end_offset
+        is_flushing = self._flushes > 0
+        return (
+            self.leads and not is_flushing and self._log_writer.durable_end < self._log.end_offset
+        )
 
     async def _flush_without_commit(self) -> None:
         """Flush records without a waiting commit: the epoch's first batch, and voter changes."""

@@ -53,7 +53,7 @@ class _Subscription:
     lane: Lane
     applied: int
     target: int | None = None
-    is_asked: bool = False
+    is_requested: bool = False
     """Whether the end offset of its metadata partition is being requested."""
     ready: bool = False
 
@@ -88,7 +88,7 @@ class MetadataSubscriptions:
             reading.applied = 0
             if not reading.ready:
                 reading.target = None
-                reading.is_asked = False
+                reading.is_requested = False
         return True
 
     # Subjects
@@ -162,7 +162,7 @@ class MetadataSubscriptions:
         wanted: dict[int, list[Subject]] = {}
         for subject, reading in self._subjects.items():
             if reading.target is None:
-                reading.is_asked = True
+                reading.is_requested = True
                 wanted.setdefault(reading.metadata_partition, []).append(subject)
         return wanted
 
@@ -173,7 +173,7 @@ class MetadataSubscriptions:
         """
         for subject in subjects:
             reading = self._subjects.get(subject)
-            if reading is not None and reading.is_asked and reading.target is None:
+            if reading is not None and reading.is_requested and reading.target is None:
                 reading.target = end
         return self._settle(metadata_partition)
 

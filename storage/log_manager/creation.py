@@ -115,9 +115,9 @@ class LogCreation:
         self, wanted: Path | None, directory_id: UUID | None
     ) -> Sequence[DirectoryLogs]:
         """Candidate directories, best first; the caller reserves its choice before it awaits."""
-        asked_for = None if wanted is None else self._registry.logs_by_directory.get(wanted)
-        if asked_for is not None and not asked_for.directory.failed:
-            return [asked_for]
+        wanted_home = None if wanted is None else self._registry.logs_by_directory.get(wanted)
+        if wanted_home is not None and not wanted_home.directory.failed:
+            return [wanted_home]
         every = self._registry.logs_by_directory.values()
         if directory_id is not None and any(each.directory.id == directory_id for each in every):
             return [home for home in self._registry.homes() if home.directory.id == directory_id]

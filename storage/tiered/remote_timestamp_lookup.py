@@ -119,11 +119,11 @@ class RemoteTimestampLookup:
         """Finished segments of the log's lineage, by offset, that start below the local log and
         reach `timestamp`."""
         lineage = with_records(partition_log.epochs.entries)
-        seen = asked = 0
+        seen = checked = 0
         try:
             for segment in self._metadata.segments_reaching(partition_of(partition_log), timestamp):
-                asked += 1
-                if asked % SEGMENTS_A_TURN == 0:
+                checked += 1
+                if checked % SEGMENTS_A_TURN == 0:
                     await trio.lowlevel.checkpoint()
                 if segment.start_offset >= partition_log.local_log_start_offset:
                     return

@@ -485,7 +485,7 @@ class Faults:
         here, unreached = host(fault.node), max(set(self._cluster.nodes) - {fault.node, controller})
         lead = partial(self._administrator.lead, by=controller)
         network_faults: list[NetworkFault] = []
-        with trio.move_on_after(MISSED_EPOCH_S) as asking:
+        with trio.move_on_after(MISSED_EPOCH_S) as waiting:
             await lead([fault.node, unreached, controller])
             network_faults.append(wires.partition(host(controller), here))
             await trio.sleep(STALE_LEADER_S)
@@ -502,7 +502,7 @@ class Faults:
             await self._cluster.start(fault.node)
         for network_fault in cut_off:
             wires.heal(network_fault)
-        return not asking.cancelled_caught
+        return not waiting.cancelled_caught
 
     async def _make_voter_lag(self, fault: Fault) -> bool:
         """Let the others commit without the node, and then kill them.

@@ -66,7 +66,7 @@ class TransactionalClient:
 
     async def init(self) -> None:
         """Initialize the transactional id (InitProducerId); this aborts an open transaction of it."""
-        response = await self._ask(
+        response = await self._request(
             INIT_PRODUCER_ID,
             {
                 "transactional_id": self.name,
@@ -106,7 +106,7 @@ class TransactionalClient:
             transactional=True,
         )
         rows = [{"index": partition, "records": bytes(batch)}]
-        response = await self._ask(
+        response = await self._request(
             PRODUCE,
             {
                 "transactional_id": self.name,
@@ -122,9 +122,9 @@ class TransactionalClient:
     async def commit_offset(self, offset: int) -> None:
         """Commit `offset` of partition 0 for the group with the client's name."""
         if not self._implicit:
-            await self._ask(ADD_OFFSETS_TO_TXN, {**self._identity(), "group_id": self.name}, 3)
+            await self._request(ADD_OFFSETS_TO_TXN, {**self._identity(), "group_id": self.name}, 3)
         row = {"partition_index": 0, "committed_offset": offset, "committed_metadata": ""}
-        await self._ask(
+        await self._request(
             TXN_OFFSET_COMMIT,
             {
                 **self._identity(),
@@ -136,7 +136,7 @@ class TransactionalClient:
 
     async def end(self, *, commit: bool) -> None:
         """End the transaction. Raises if its end is not confirmed."""
-        response = await self._ask(
+        response = await self._request(
             END_TXN,
             {**self._identity(), "committed": commit},
             at_most=5 if self._implicit else 3,
@@ -150,7 +150,7 @@ class TransactionalClient:
     async def _add_partition(self, partition: int) -> None:
         topics = [{"name": self._topic, "partitions": [partition]}]
         values = {f"v3_and_below_{name}": value for name, value in self._identity().items()}
-        await self._ask(ADD_PARTITIONS_TO_TXN, {**values, "v3_and_below_topics": topics}, 3)
+        await self._request(ADD_PARTITIONS_TO_TXN, {**values, "v3_and_below_topics": topics}, 3)
 
     def _identity(self) -> dict[str, Any]:
         return {
@@ -159,7 +159,7 @@ class TransactionalClient:
             "producer_epoch": self._epoch,
         }
 
-    async def _ask(
+    async def _request(
         self,
         api: Api,
         values: Mapping[str, Any],
@@ -196,8 +196,8 @@ class TransactionalClient:
             return await self._cluster.node(await self._cluster.leader(self._topic, partition))
         key_type = GROUP if api is TXN_OFFSET_COMMIT else TRANSACTION
         if key_type not in self._coordinators:
-            asked = await self._cluster.any_node()
-            found = await asked.request(
+            node = await self._cluster.any_node()
+            found = await node.request(
                 FIND_COORDINATOR, {"key": self.name, "key_type": key_type}, at_most=3
             )
             check(found.error_code)

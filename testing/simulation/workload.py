@@ -111,7 +111,7 @@ ERRORS_AFTER_TIMEOUT = frozenset(
 ERRORS_FROM_PARTITIONED_NODES = frozenset({ErrorCode.transaction_abortable})
 """A partitioned node may still act as the leader of a partition and as transaction coordinator.
 
-It does not know the partitions that were added at its successor, and responds without asking a
+It does not know the partitions that were added at its successor, and responds without a request to a
 replica, as Apache Kafka does; the client aborts and continues.
 """
 PARTITIONING_FAULTS = frozenset(

@@ -234,7 +234,7 @@ class LeadingBroker:
         if self.refuses_session is not None:
             return _joined(write_fetch_response(version, error_code=self.refuses_session))
         try:
-            plan = self.sessions.plan(
+            plan = self.sessions.new_context(
                 request.session_id,
                 request.session_epoch,
                 fetch_api._wanted(request),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from odradek.broker.apis.authorization import NOT_ASKED
+from odradek.broker.apis.authorization import NOT_REQUESTED
 from odradek.broker.security.authorizer import Authorizer
 from odradek.broker.security.authorizer_config import STANDARD_AUTHORIZER
 from odradek.broker.security.required_operations import RULES
@@ -69,7 +69,7 @@ async def test_metadata_hides_topics(client: Any, restricted: Callable[..., Any]
     }
     seen = response.topics[0]
     assert seen.topic_authorized_operations == 1 << Op.READ | 1 << Op.DESCRIBE
-    assert response.topics[1].topic_authorized_operations == NOT_ASKED
+    assert response.topics[1].topic_authorized_operations == NOT_REQUESTED
     assert response.cluster_authorized_operations == 0
     assert "new" not in other.broker.metadata.image.topics_by_name
 

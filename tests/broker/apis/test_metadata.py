@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from odradek.broker.apis.authorization import NOT_ASKED
+from odradek.broker.apis.authorization import NOT_REQUESTED
 from odradek.protocol import apis
 from odradek.protocol.topics import TopicPartition
 from odradek.replication.controller.broker_fencing import fence_broker
@@ -41,9 +41,9 @@ async def test_metadata_of_topic_in_all_versions(client: Any, version: int) -> N
     if version >= 10:
         assert topic.topic_id == created.topic_id
     if 8 <= version <= 10:
-        assert response.cluster_authorized_operations == NOT_ASKED
+        assert response.cluster_authorized_operations == NOT_REQUESTED
     if version >= 8:
-        assert topic.topic_authorized_operations == NOT_ASKED
+        assert topic.topic_authorized_operations == NOT_REQUESTED
     if version >= 13:
         assert response.error_code.name == "none"
 
@@ -254,7 +254,7 @@ async def test_describe_cluster(client: Any, version: int) -> None:
     if version >= 2:
         response = await client.ask(apis.DESCRIBE_CLUSTER, 2, include_fenced_brokers=True)
         assert [(b.broker_id, b.is_fenced) for b in response.brokers] == [(1, False), (2, True)]
-        assert response.cluster_authorized_operations == NOT_ASKED
+        assert response.cluster_authorized_operations == NOT_REQUESTED
 
 
 @pytest.mark.parametrize(

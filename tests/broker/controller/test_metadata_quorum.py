@@ -7,7 +7,7 @@ import pytest
 from odradek.broker.config.server_config import ServerConfig
 from odradek.broker.controller.metadata_quorum import (
     bootstrap_servers,
-    is_alone,
+    configures_no_other_node,
     quorum_settings,
     static_voters,
 )
@@ -25,15 +25,15 @@ def config(**configs: str) -> ServerConfig:
     return ServerConfig.from_properties({**NODE, **given})
 
 
-def test_node_without_quorum_configs_is_alone() -> None:
-    assert is_alone(ServerConfig.from_properties({}, test_node=True))
+def test_node_without_quorum_configs_configures_no_other_node() -> None:
+    assert configures_no_other_node(ServerConfig.from_properties({}, test_node=True))
 
 
 def test_static_voters_by_id() -> None:
     found = config(controller_quorum_voters="1@a:9093")
     assert static_voters(found) == {1: ("a", 9093)}
     assert bootstrap_servers(found) == []
-    assert is_alone(found)
+    assert configures_no_other_node(found)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_static_voters_by_id() -> None:
 )
 def test_bootstrap_servers_exclude_the_node(listeners: str, server: str, alone: bool) -> None:
     found = config(listeners=listeners, controller_quorum_bootstrap_servers=server)
-    assert is_alone(found) is alone
+    assert configures_no_other_node(found) is alone
     assert bool(bootstrap_servers(found)) is not alone
 
 
@@ -76,7 +76,7 @@ def test_same_port_on_other_host_is_another_node(
         **reported,
     )
     assert bootstrap_servers(found) == [(host, 9093) for host in others]
-    assert is_alone(found) is (not others)
+    assert configures_no_other_node(found) is (not others)
 
 
 def test_quorum_timeouts_come_from_configs() -> None:

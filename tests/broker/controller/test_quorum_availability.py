@@ -59,9 +59,9 @@ async def test_stop_waits_while_remaining_voters_are_a_majority(
     waits: bool,
 ) -> None:
     voters = max([node_id if node_id < 9 else 0, *peers.nodes])
-    presence = QuorumAvailability(member(node_id, voters), peers)
+    availability = QuorumAvailability(member(node_id, voters), peers)
     with trio.move_on_after(10) as limit:
-        with presence.unless_gone(nursery):
+        with availability.cancel_without_majority(nursery):
             await trio.sleep_forever()
         assert GONE_SECONDS <= trio.current_time() < 4
     assert limit.cancelled_caught is waits
@@ -79,7 +79,7 @@ async def test_voters_may_stop_one_after_the_other(
             peers.nodes[each] = "gone"
 
     nursery.start_soon(go)
-    with QuorumAvailability(member(1, 3), peers).unless_gone(nursery):
+    with QuorumAvailability(member(1, 3), peers).cancel_without_majority(nursery):
         await trio.sleep_forever()
     assert 2 + GONE_SECONDS <= trio.current_time() < 5
 
@@ -100,7 +100,7 @@ async def test_restarting_voter_counts_as_available(
     nursery.start_soon(restart)
     with (
         trio.move_on_after(20) as limit,
-        QuorumAvailability(member(9, 1), peers).unless_gone(nursery),
+        QuorumAvailability(member(9, 1), peers).cancel_without_majority(nursery),
     ):
         await trio.sleep_forever()
     assert limit.cancelled_caught
@@ -110,8 +110,8 @@ async def test_restarting_voter_counts_as_available(
 async def test_without_known_voters_none_is_unavailable(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
-    presence: Any = QuorumAvailability(member(9, 0), Peers())  # type: ignore[arg-type]
-    with trio.move_on_after(10) as limit, presence.unless_gone(nursery):
+    availability: Any = QuorumAvailability(member(9, 0), Peers())  # type: ignore[arg-type]
+    with trio.move_on_after(10) as limit, availability.cancel_without_majority(nursery):
         await trio.sleep_forever()
     assert limit.cancelled_caught
     nursery.cancel_scope.cancel()
@@ -121,10 +121,10 @@ async def test_unavailable_voter_is_not_checked_again(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     """A node waits twice: for its controlled shutdown, and for a successor in the quorum."""
-    presence = QuorumAvailability(member(1, 2), Peers(n2="gone"))  # type: ignore[arg-type]
+    availability = QuorumAvailability(member(1, 2), Peers(n2="gone"))  # type: ignore[arg-type]
     for _ in range(2):
         async with trio.open_nursery() as space:
-            with presence.unless_gone(space):
+            with availability.cancel_without_majority(space):
                 await trio.sleep_forever()
             space.cancel_scope.cancel()
     assert GONE_SECONDS <= trio.current_time() < GONE_SECONDS + 1

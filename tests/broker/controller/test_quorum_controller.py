@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from odradek.broker.controller.quorum_controller import LEFT_SECONDS
+from odradek.broker.controller.quorum_controller import LEADERLESS_CHECK_SECONDS
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.schemas.cluster_records import NoOpRecord
@@ -157,7 +157,7 @@ async def test_leader_elections_of_unfencing_are_retried(
     assert leaders(node) == {-1, 1}
     fenced_broker_1.refuses = False
     nursery.start_soon(keep_alive, node, 1, 2)
-    await trio.sleep(LEFT_SECONDS)
+    await trio.sleep(LEADERLESS_CHECK_SECONDS)
     assert leaders(node) == {1}
 
 

@@ -78,7 +78,7 @@ class Quorum:
         self._respond = response
         self.asked: list[RaftRequest] = []
 
-    async def respond(self, request: RaftRequest) -> RaftResponse:
+    async def handle_request(self, request: RaftRequest) -> RaftResponse:
         self.asked.append(request)
         if isinstance(self._respond, KafkaError):
             raise self._respond

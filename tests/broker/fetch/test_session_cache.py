@@ -48,7 +48,7 @@ class Client:
     def fetch(
         self, session_id: int, epoch: int, *parts: CachedPartition, forget: tuple[int, ...] = ()
     ) -> FetchContext:
-        return self.sessions.plan(
+        return self.sessions.new_context(
             session_id,
             epoch,
             parts,
@@ -122,7 +122,7 @@ def test_invalid_session_fields_are_rejected() -> None:
     with pytest.raises(InvalidSessionEpoch):
         client.fetch(begun.session_id, 2)
     with pytest.raises(SessionTopicIds):
-        client.sessions.plan(begun.session_id, 1, (), (), uses_topic_ids=False, now=0.0)
+        client.sessions.new_context(begun.session_id, 1, (), (), uses_topic_ids=False, now=0.0)
 
 
 def test_full_cache_evicts_only_after_two_idle_minutes() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import trio
 
-from odradek.broker.fetch.session_cache import Session
+from odradek.broker.fetch.session_cache import FetchSession
 from odradek.broker.fetch.unchanged_partitions import ALL_SECONDS_MAX, UnchangedPartitions
 from odradek.protocol.fetch_response_writer import FetchedPartition
 from tests.support.two_replicas import EPOCH, OTHER, SIZE, Stage, records_size, stage, waits_for
@@ -33,7 +33,7 @@ class FollowerSession:
         return [each for _, each in response.chosen]
 
     @property
-    def session(self) -> Session:
+    def session(self) -> FetchSession:
         return self.on.node.services.fetch_sessions._sessions[self.id]
 
     @property
@@ -119,12 +119,12 @@ async def test_all_partitions_are_read_periodically() -> None:
         await session.fetch(1)
         on.partition.log.advance_log_start(1, "a test")
         assert await session.fetch() == []
-        partitions, quiet = session.session.partitions, session.unchanged
+        partitions, unchanged = session.session.partitions, session.unchanged
         soon = on.node.seams.clock.monotonic()
-        assert quiet.take(partitions, (), broker_epoch=-1, now=soon) == []
+        assert unchanged.take(partitions, (), broker_epoch=-1, now=soon) == []
         late = soon + ALL_SECONDS_MAX
-        assert len(quiet.take(partitions, (), broker_epoch=-1, now=late)) == 1
-        assert len(quiet) == 0
+        assert len(unchanged.take(partitions, (), broker_epoch=-1, now=late)) == 1
+        assert len(unchanged) == 0
 
 
 async def test_new_broker_epoch_reads_all_partitions() -> None:
@@ -139,8 +139,8 @@ async def test_ended_session_watches_nothing() -> None:
     async with stage() as on:
         session = await unchanged_session(on)
         assert on.partition._end_watchers
-        quiet = session.unchanged
+        unchanged = session.unchanged
         session.epoch = 0
         await session.fetch(0)
-        assert quiet not in on.partition._end_watchers
+        assert unchanged not in on.partition._end_watchers
         await trio.lowlevel.checkpoint()

@@ -101,7 +101,7 @@ async def test_members_that_start_50_ms_apart_are_in_second_generation(
             clock,
             MemoryLog(),
             initial_rebalance_delay_ms=fields.initial_rebalance_delay_ms,
-            arrival_ms=fields.arrival_ms,
+            delayed_heartbeat_ms=fields.delayed_heartbeat_ms,
         ) as groups,
         trio.open_nursery() as nursery,
     ):
@@ -122,7 +122,7 @@ async def test_members_that_start_50_ms_apart_are_in_second_generation(
 
 async def test_delayed_heartbeat_of_single_member_completes(clock: VirtualClock) -> None:
     async with (
-        running(clock, MemoryLog(), arrival_ms=100) as groups,
+        running(clock, MemoryLog(), delayed_heartbeat_ms=100) as groups,
         trio.open_nursery() as nursery,
     ):
         joined = await groups.join(a_join(member_uuid="1"))

@@ -36,12 +36,14 @@ class ClassicGroupHistory(RuleBasedStateMachine):
 
     @initialize(
         delay_ms=st.sampled_from([0, 3, 3000]),
-        arrival_ms=st.sampled_from([0, 100, 20_000]),
+        delayed_heartbeat_ms=st.sampled_from([0, 100, 20_000]),
         max_size=st.sampled_from([2, 3, 100]),
     )
-    def begin(self, delay_ms: int, arrival_ms: int, max_size: int) -> None:
+    def begin(self, delay_ms: int, delayed_heartbeat_ms: int, max_size: int) -> None:
         config = GroupConfig(
-            initial_rebalance_delay_ms=delay_ms, arrival_ms=arrival_ms, max_size=max_size
+            initial_rebalance_delay_ms=delay_ms,
+            delayed_heartbeat_ms=delayed_heartbeat_ms,
+            max_size=max_size,
         )
         self.stage = Stage(config)
         for name in NAMES:
@@ -191,7 +193,7 @@ class ClassicGroupHistory(RuleBasedStateMachine):
             assert (
                 group.rebalance.join_deadline_ms is not None
                 or group.rebalance.sync_deadline_ms is not None
-                or self.stage.now_ms < group.rebalance.initial_arrival_deadline_ms
+                or self.stage.now_ms < group.rebalance.heartbeat_delay_until_ms
             )
         if group is not None:
             deadlines = list(group.deadlines())

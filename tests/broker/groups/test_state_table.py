@@ -103,11 +103,11 @@ def member_heartbeats(stage: Stage) -> Request:
 
 
 def early_heartbeat(stage: Stage) -> Request:
-    group(stage).rebalance.initial_arrival_deadline_ms = stage.now_ms + 100
+    group(stage).rebalance.heartbeat_delay_until_ms = stage.now_ms + 100
     return member_heartbeats(stage)
 
 
-def arrival_ends(stage: Stage) -> Request:
+def heartbeat_delay_ends(stage: Stage) -> Request:
     request = early_heartbeat(stage)
     stage.advance(99)
     return request
@@ -167,8 +167,8 @@ HAPPEN: dict[ClassicGroupEvent, Callable[[Stage], Request | None]] = {
     ClassicGroupEvent.LEADER_SYNCS: leader_syncs,
     ClassicGroupEvent.FOLLOWER_SYNCS: follower_syncs,
     ClassicGroupEvent.MEMBER_HEARTBEATS: member_heartbeats,
-    ClassicGroupEvent.HEARTBEAT_DURING_INITIAL_ARRIVAL: early_heartbeat,
-    ClassicGroupEvent.INITIAL_ARRIVAL_TIMEOUT: arrival_ends,
+    ClassicGroupEvent.HEARTBEAT_AFTER_INITIAL_REBALANCE: early_heartbeat,
+    ClassicGroupEvent.DELAYED_HEARTBEAT_TIMEOUT: heartbeat_delay_ends,
     ClassicGroupEvent.MEMBERS_LEAVE: members_leave,
     ClassicGroupEvent.SESSION_TIMEOUT: tick_with(member_expires),
     ClassicGroupEvent.PENDING_MEMBER_TIMEOUT: tick_with(pending_expires),

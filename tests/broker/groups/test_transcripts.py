@@ -22,7 +22,7 @@ from tests.support.transcripts import check, transcripts
 FILES = transcripts("classic_groups")
 CONFIGS = {
     "group.initial.rebalance.delay.ms": "initial_rebalance_delay_ms",
-    "arrival": "arrival_ms",
+    "delayed_heartbeat": "delayed_heartbeat_ms",
     "group.max.size": "max_size",
 }
 OPTION_TYPES: dict[str, Callable[[str], Any]] = {

@@ -32,4 +32,4 @@ async def test_invalid_control_request_gets_no_response(
     connection = await seams.network.connect("127.0.0.1", port)
     await connection.send([line])
     assert await connection.receive_into(memoryview(bytearray(1))) == 0
-    assert await control.ask(seams.network, seams.files, directory, {}) == RESPONSE
+    assert await control.request(seams.network, seams.files, directory, {}) == RESPONSE

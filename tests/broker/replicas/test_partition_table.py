@@ -9,8 +9,8 @@ import pytest
 import trio
 
 from odradek.broker.replicas.partition_table import (
-    AGAIN_SECONDS,
     OPENED_AT_ONCE,
+    RETRY_SECONDS,
     SETTLE_SECONDS,
     SETTLE_SECONDS_MAX,
     PartitionTable,
@@ -160,10 +160,10 @@ async def test_replica_on_full_disk_is_created_later(clock: VirtualClock, error:
 
         logs.create = failing  # type: ignore[method-assign]
         cluster.create("t", ONE)
-        await clock.run_for(2 * AGAIN_SECONDS)
+        await clock.run_for(2 * RETRY_SECONDS)
         assert not logs.logs()
         fails = False
-        await clock.run_for(2 * AGAIN_SECONDS)
+        await clock.run_for(2 * RETRY_SECONDS)
         assert [each.topic_id for each in logs.logs()] == [ONE]
 
 
@@ -226,7 +226,7 @@ async def test_log_failed_before_opening_is_reported_lost(
             logs,
             lambda: cluster.image,
             NODE,
-            on_lost=lambda topic, index: lost.append(topic.name),
+            on_log_offline=lambda topic, index: lost.append(topic.name),
         )
         (await logs.create("t", 0, ONE)).take_log_offline(OSError(errno.EMFILE, "done by half"))
         cluster.create("t", ONE)
