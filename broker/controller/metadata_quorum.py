@@ -1,5 +1,4 @@
-"""A node's part in the metadata quorum: settings from the `controller.quorum.*` configs, and the metadata manager and its
-network channel that are made with them."""
+"""Creates a node's metadata manager and network channel from the `controller.quorum.*` configs."""
 
 from __future__ import annotations
 

@@ -78,26 +78,26 @@ def _table() -> Mapping[ClassicGroupEvent, Mapping[ClassicGroupState, ClassicGro
     s, e = ClassicGroupAction, ClassicGroupEvent
     # fmt: off
     rows = {
-        #                        Empty       Preparing                Completing               Stable                 Dead
-        e.MEMBER_ID_REQUIRED:  (s.ASSIGN_MEMBER_ID, s.ASSIGN_MEMBER_ID,               s.ASSIGN_MEMBER_ID,               s.ASSIGN_MEMBER_ID,             s.UNAVAILABLE),
-        e.NEW_MEMBER_JOINS:        (s.ADD_MEMBER,   s.ADD_MEMBER,                 s.ADD_MEMBER,                 s.ADD_MEMBER,               s.UNAVAILABLE),
-        e.PENDING_MEMBER_JOINS:  (s.ADD_MEMBER,   s.ADD_MEMBER,                 s.ADD_MEMBER,                 s.ADD_MEMBER,               s.UNAVAILABLE),
-        e.STATIC_MEMBER_REJOINS: (s.UNKNOWN_MEMBER,  s.REPLACE,               s.REPLACE_AND_REBALANCE, s.REPLACE_AND_STORE,   s.UNAVAILABLE),
-        e.LEADER_REJOINS:        (s.UNKNOWN_MEMBER,  s.UPDATE,                s.RETURN_CURRENT_GENERATION,                s.UPDATE,              s.UNAVAILABLE),
-        e.FOLLOWER_REJOINS:      (s.UNKNOWN_MEMBER,  s.UPDATE,                s.RETURN_CURRENT_GENERATION,                s.RETURN_CURRENT_GENERATION,              s.UNAVAILABLE),
-        e.MEMBER_REJOINS_WITH_NEW_METADATA:        (s.UNKNOWN_MEMBER,  s.UPDATE,                s.UPDATE,                s.UPDATE,              s.UNAVAILABLE),
-        e.LEADER_SYNCS:          (s.UNKNOWN_MEMBER,  s.REJOIN,                s.STORE_ASSIGNMENT,      s.RETURN_ASSIGNMENT,   s.UNAVAILABLE),
-        e.FOLLOWER_SYNCS:        (s.UNKNOWN_MEMBER,  s.REJOIN,                s.AWAIT_ASSIGNMENT,      s.RETURN_ASSIGNMENT,   s.UNAVAILABLE),
-        e.MEMBER_HEARTBEATS:     (s.UNKNOWN_MEMBER,  s.EXTEND_SESSION_AND_REJOIN, s.EXTEND_SESSION,            s.EXTEND_SESSION,          s.UNAVAILABLE),
-        e.HEARTBEAT_AFTER_INITIAL_REBALANCE:       (s.UNKNOWN_MEMBER,  s.EXTEND_SESSION_AND_REJOIN, s.EXTEND_SESSION,            s.DELAY_HEARTBEAT,        s.UNAVAILABLE),
-        e.DELAYED_HEARTBEAT_TIMEOUT:          (s.NOTHING, s.NOTHING,               s.NOTHING,               s.COMPLETE_WAITING_HEARTBEATS,   s.NOTHING),
-        e.MEMBERS_LEAVE:         (s.NOTHING, s.COMPLETE_IF_READY,     s.REBALANCE,             s.REBALANCE,           s.UNAVAILABLE),
-        e.SESSION_TIMEOUT:        (s.NOTHING, s.COMPLETE_IF_ALL_JOINED, s.REBALANCE,            s.REBALANCE,           s.NOTHING),
-        e.PENDING_MEMBER_TIMEOUT:       (s.NOTHING, s.COMPLETE_IF_ALL_JOINED, s.NOTHING,              s.NOTHING,             s.NOTHING),
-        e.JOIN_TIMEOUT:       (s.NOTHING, s.COMPLETE_JOIN,         s.NOTHING,               s.NOTHING,             s.NOTHING),
-        e.SYNC_TIMEOUT:       (s.NOTHING, s.NOTHING,               s.REMOVE_PENDING_SYNC_MEMBERS,         s.REMOVE_PENDING_SYNC_MEMBERS,       s.NOTHING),
-        e.ASSIGNMENT_WRITE_COMMITTED:     (s.NOTHING, s.NOTHING,               s.COMPLETE_SYNC,                s.NOTHING,             s.NOTHING),
-        e.ASSIGNMENT_WRITE_FAILED:       (s.NOTHING, s.NOTHING,               s.REBALANCE_WITH_ERROR,  s.NOTHING,             s.NOTHING),
+        #                                     Empty               Preparing                    Completing                     Stable                         Dead
+        e.MEMBER_ID_REQUIRED:                (s.ASSIGN_MEMBER_ID, s.ASSIGN_MEMBER_ID,          s.ASSIGN_MEMBER_ID,            s.ASSIGN_MEMBER_ID,            s.UNAVAILABLE),
+        e.NEW_MEMBER_JOINS:                  (s.ADD_MEMBER,       s.ADD_MEMBER,                s.ADD_MEMBER,                  s.ADD_MEMBER,                  s.UNAVAILABLE),
+        e.PENDING_MEMBER_JOINS:              (s.ADD_MEMBER,       s.ADD_MEMBER,                s.ADD_MEMBER,                  s.ADD_MEMBER,                  s.UNAVAILABLE),
+        e.STATIC_MEMBER_REJOINS:             (s.UNKNOWN_MEMBER,   s.REPLACE,                   s.REPLACE_AND_REBALANCE,       s.REPLACE_AND_STORE,           s.UNAVAILABLE),
+        e.LEADER_REJOINS:                    (s.UNKNOWN_MEMBER,   s.UPDATE,                    s.RETURN_CURRENT_GENERATION,   s.UPDATE,                      s.UNAVAILABLE),
+        e.FOLLOWER_REJOINS:                  (s.UNKNOWN_MEMBER,   s.UPDATE,                    s.RETURN_CURRENT_GENERATION,   s.RETURN_CURRENT_GENERATION,   s.UNAVAILABLE),
+        e.MEMBER_REJOINS_WITH_NEW_METADATA:  (s.UNKNOWN_MEMBER,   s.UPDATE,                    s.UPDATE,                      s.UPDATE,                      s.UNAVAILABLE),
+        e.LEADER_SYNCS:                      (s.UNKNOWN_MEMBER,   s.REJOIN,                    s.STORE_ASSIGNMENT,            s.RETURN_ASSIGNMENT,           s.UNAVAILABLE),
+        e.FOLLOWER_SYNCS:                    (s.UNKNOWN_MEMBER,   s.REJOIN,                    s.AWAIT_ASSIGNMENT,            s.RETURN_ASSIGNMENT,           s.UNAVAILABLE),
+        e.MEMBER_HEARTBEATS:                 (s.UNKNOWN_MEMBER,   s.EXTEND_SESSION_AND_REJOIN, s.EXTEND_SESSION,              s.EXTEND_SESSION,              s.UNAVAILABLE),
+        e.HEARTBEAT_AFTER_INITIAL_REBALANCE: (s.UNKNOWN_MEMBER,   s.EXTEND_SESSION_AND_REJOIN, s.EXTEND_SESSION,              s.DELAY_HEARTBEAT,             s.UNAVAILABLE),
+        e.DELAYED_HEARTBEAT_TIMEOUT:         (s.NOTHING,          s.NOTHING,                   s.NOTHING,                     s.COMPLETE_WAITING_HEARTBEATS, s.NOTHING),
+        e.MEMBERS_LEAVE:                     (s.NOTHING,          s.COMPLETE_IF_READY,         s.REBALANCE,                   s.REBALANCE,                   s.UNAVAILABLE),
+        e.SESSION_TIMEOUT:                   (s.NOTHING,          s.COMPLETE_IF_ALL_JOINED,    s.REBALANCE,                   s.REBALANCE,                   s.NOTHING),
+        e.PENDING_MEMBER_TIMEOUT:            (s.NOTHING,          s.COMPLETE_IF_ALL_JOINED,    s.NOTHING,                     s.NOTHING,                     s.NOTHING),
+        e.JOIN_TIMEOUT:                      (s.NOTHING,          s.COMPLETE_JOIN,             s.NOTHING,                     s.NOTHING,                     s.NOTHING),
+        e.SYNC_TIMEOUT:                      (s.NOTHING,          s.NOTHING,                   s.REMOVE_PENDING_SYNC_MEMBERS, s.REMOVE_PENDING_SYNC_MEMBERS, s.NOTHING),
+        e.ASSIGNMENT_WRITE_COMMITTED:        (s.NOTHING,          s.NOTHING,                   s.COMPLETE_SYNC,               s.NOTHING,                     s.NOTHING),
+        e.ASSIGNMENT_WRITE_FAILED:           (s.NOTHING,          s.NOTHING,                   s.REBALANCE_WITH_ERROR,        s.NOTHING,                     s.NOTHING),
     }
     # fmt: on
     return {event: dict(zip(ClassicGroupState, row, strict=True)) for event, row in rows.items()}

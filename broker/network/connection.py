@@ -3,8 +3,8 @@
 Requests are handled one at a time, as in Kafka. While one waits (a long poll, a rebalance) the next stays in
 the socket, which limits the client. Received requests are handled before the next wait for bytes, and responses
 of `batches_responses` handlers are sent together. After a number of requests, bytes or ms the event loop runs other
-connections; this turn, and large requests, are queued (`BusyConnectionQueue`). Fetches that these requests complete are sent before the
-responses (purgatory.py).
+connections; this turn, and large requests, are queued (`BusyConnectionQueue`). Fetches that these requests complete are
+sent before the responses (purgatory.py).
 
 A request whose handler does not wait needs no task: after such a request the connection waits in the selector
 that all connections share (seams/selector.py), and its task sleeps until a handler must wait.

@@ -84,20 +84,20 @@ def _table() -> Mapping[TransactionEvent, Mapping[TransactionState, TransactionA
     s, e = TransactionAction, TransactionEvent
     # fmt: off
     rows = {
-        #                   Empty            Ongoing    PrepareCommit      PrepareAbort      CompleteCommit   CompleteAbort
-        e.INIT_PRODUCER_ID: (s.BUMP_EPOCH,   s.FENCE,   s.WAIT,            s.WAIT,           s.BUMP_EPOCH,   s.BUMP_EPOCH),
-        e.ADD_NEW_PARTITIONS:        (s.ADD,           s.ADD,     s.WAIT,            s.WAIT,           s.ADD,           s.ADD),
-        e.ADD_EXISTING_PARTITIONS:      (s.ADD,           s.DONE,    s.WAIT,            s.WAIT,           s.ADD,           s.ADD),
-        e.VERIFY_PARTITIONS:        (s.VERIFY,          s.VERIFY,    s.WAIT,            s.WAIT,           s.VERIFY,          s.VERIFY),
-        e.COMMIT_V1:      (s.REFUSE,        s.COMMIT,  s.WAIT,            s.WAIT,           s.DONE,          s.REFUSE),
-        e.ABORT_V1:       (s.REFUSE,        s.ABORT,   s.WAIT,            s.WAIT,           s.REFUSE,        s.DONE),
-        e.END_WITH_COMMIT:         (s.REFUSE,        s.COMMIT,  s.WAIT,            s.WAIT,           s.REFUSE,        s.REFUSE),
+        #                           Empty                       Ongoing    PrepareCommit      PrepareAbort      CompleteCommit              CompleteAbort
+        e.INIT_PRODUCER_ID:        (s.BUMP_EPOCH,               s.FENCE,   s.WAIT,            s.WAIT,           s.BUMP_EPOCH,               s.BUMP_EPOCH),
+        e.ADD_NEW_PARTITIONS:      (s.ADD,                      s.ADD,     s.WAIT,            s.WAIT,           s.ADD,                      s.ADD),
+        e.ADD_EXISTING_PARTITIONS: (s.ADD,                      s.DONE,    s.WAIT,            s.WAIT,           s.ADD,                      s.ADD),
+        e.VERIFY_PARTITIONS:       (s.VERIFY,                   s.VERIFY,  s.WAIT,            s.WAIT,           s.VERIFY,                   s.VERIFY),
+        e.COMMIT_V1:               (s.REFUSE,                   s.COMMIT,  s.WAIT,            s.WAIT,           s.DONE,                     s.REFUSE),
+        e.ABORT_V1:                (s.REFUSE,                   s.ABORT,   s.WAIT,            s.WAIT,           s.REFUSE,                   s.DONE),
+        e.END_WITH_COMMIT:         (s.REFUSE,                   s.COMMIT,  s.WAIT,            s.WAIT,           s.REFUSE,                   s.REFUSE),
         e.END_WITH_ABORT:          (s.ABORT_WITHOUT_PARTITIONS, s.ABORT,   s.WAIT,            s.WAIT,           s.ABORT_WITHOUT_PARTITIONS, s.ABORT_WITHOUT_PARTITIONS),
-        e.RETRY_COMMIT:   (s.FENCED,        s.FENCED,  s.WAIT,            s.WAIT,           s.DONE,          s.REFUSE),
-        e.RETRY_ABORT:    (s.FENCED,        s.FENCED,  s.WAIT,            s.WAIT,           s.REFUSE,        s.DONE),
-        e.TIMEOUT:       (s.NOTHING,       s.FENCE,   s.NOTHING,         s.NOTHING,        s.NOTHING,       s.NOTHING),
-        e.MARKERS_WRITTEN:          (s.NOTHING,       s.NOTHING, s.COMPLETE_COMMIT, s.COMPLETE_ABORT, s.NOTHING,       s.NOTHING),
-        e.EXPIRATION:         (s.REMOVE,        s.NOTHING, s.NOTHING,         s.NOTHING,        s.REMOVE,        s.REMOVE),
+        e.RETRY_COMMIT:            (s.FENCED,                   s.FENCED,  s.WAIT,            s.WAIT,           s.DONE,                     s.REFUSE),
+        e.RETRY_ABORT:             (s.FENCED,                   s.FENCED,  s.WAIT,            s.WAIT,           s.REFUSE,                   s.DONE),
+        e.TIMEOUT:                 (s.NOTHING,                  s.FENCE,   s.NOTHING,         s.NOTHING,        s.NOTHING,                  s.NOTHING),
+        e.MARKERS_WRITTEN:         (s.NOTHING,                  s.NOTHING, s.COMPLETE_COMMIT, s.COMPLETE_ABORT, s.NOTHING,                  s.NOTHING),
+        e.EXPIRATION:              (s.REMOVE,                   s.NOTHING, s.NOTHING,         s.NOTHING,        s.REMOVE,                   s.REMOVE),
     }
     # fmt: on
     return {

@@ -57,15 +57,15 @@ def _table() -> Mapping[ReconciliationCase, Mapping[MemberState, ReconciliationA
     s, on = ReconciliationCase, ReconciliationAction
     # fmt: off
     rows = {
-        #                                   STABLE      UNREVOKED   UNRELEASED  UNKNOWN
-        s.RECONCILED:                         (on.STAY,    on.RECONCILE, on.RECONCILE, on.RESTART),
-        s.RECONCILED_SUBSCRIPTION_REDUCED:      (on.REVOKE_UNSUBSCRIBED,   on.RECONCILE, on.RECONCILE, on.RESTART),
-        s.BEHIND:                          (on.RECONCILE, on.RECONCILE, on.RECONCILE, on.RESTART),
-        s.BEHIND_SUBSCRIPTION_REDUCED:       (on.RECONCILE, on.RECONCILE, on.RECONCILE, on.RESTART),
-        s.REVOKING:                        (on.STAY,    on.STAY,    on.RECONCILE, on.FENCE),
-        s.REVOKING_SUBSCRIPTION_REDUCED:        (on.REVOKE_UNSUBSCRIBED,   on.REVOKE_UNSUBSCRIBED,   on.RECONCILE, on.FENCE),
-        s.REVOKING_BEHIND:                    (on.RECONCILE, on.STAY,    on.RECONCILE, on.FENCE),
-        s.REVOKING_BEHIND_SUBSCRIPTION_REDUCED: (on.RECONCILE, on.REVOKE_UNSUBSCRIBED,   on.RECONCILE, on.FENCE),
+        #                                        STABLE                  UNREVOKED               UNRELEASED    UNKNOWN
+        s.RECONCILED:                           (on.STAY,                on.RECONCILE,           on.RECONCILE, on.RESTART),
+        s.RECONCILED_SUBSCRIPTION_REDUCED:      (on.REVOKE_UNSUBSCRIBED, on.RECONCILE,           on.RECONCILE, on.RESTART),
+        s.BEHIND:                               (on.RECONCILE,           on.RECONCILE,           on.RECONCILE, on.RESTART),
+        s.BEHIND_SUBSCRIPTION_REDUCED:          (on.RECONCILE,           on.RECONCILE,           on.RECONCILE, on.RESTART),
+        s.REVOKING:                             (on.STAY,                on.STAY,                on.RECONCILE, on.FENCE),
+        s.REVOKING_SUBSCRIPTION_REDUCED:        (on.REVOKE_UNSUBSCRIBED, on.REVOKE_UNSUBSCRIBED, on.RECONCILE, on.FENCE),
+        s.REVOKING_BEHIND:                      (on.RECONCILE,           on.STAY,                on.RECONCILE, on.FENCE),
+        s.REVOKING_BEHIND_SUBSCRIPTION_REDUCED: (on.RECONCILE,           on.REVOKE_UNSUBSCRIBED, on.RECONCILE, on.FENCE),
     }
     # fmt: on
     return {case: dict(zip(MemberState, row, strict=True)) for case, row in rows.items()}

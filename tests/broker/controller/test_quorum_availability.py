@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from odradek.broker.controller.quorum_availability import GONE_SECONDS, QuorumAvailability
+from odradek.broker.controller.quorum_availability import NO_MAJORITY_SECONDS, QuorumAvailability
 from odradek.replication.raft.voters import Voter, VoterEndpoint
 from odradek.seams.network import ConnectionLost, ConnectionRefused
 
@@ -63,7 +63,7 @@ async def test_stop_waits_while_remaining_voters_are_a_majority(
     with trio.move_on_after(10) as limit:
         with availability.cancel_without_majority(nursery):
             await trio.sleep_forever()
-        assert GONE_SECONDS <= trio.current_time() < 4
+        assert NO_MAJORITY_SECONDS <= trio.current_time() < 4
     assert limit.cancelled_caught is waits
     nursery.cancel_scope.cancel()
 
@@ -81,7 +81,7 @@ async def test_voters_may_stop_one_after_the_other(
     nursery.start_soon(go)
     with QuorumAvailability(member(1, 3), peers).cancel_without_majority(nursery):
         await trio.sleep_forever()
-    assert 2 + GONE_SECONDS <= trio.current_time() < 5
+    assert 2 + NO_MAJORITY_SECONDS <= trio.current_time() < 5
 
 
 async def test_restarting_voter_counts_as_available(
@@ -94,7 +94,7 @@ async def test_restarting_voter_counts_as_available(
         while True:
             await trio.sleep(1)
             peers.nodes[1] = "gone"
-            await trio.sleep(GONE_SECONDS - 0.5)
+            await trio.sleep(NO_MAJORITY_SECONDS - 0.5)
             peers.nodes[1] = "here"
 
     nursery.start_soon(restart)
@@ -127,4 +127,4 @@ async def test_unavailable_voter_is_not_checked_again(
             with availability.cancel_without_majority(space):
                 await trio.sleep_forever()
             space.cancel_scope.cancel()
-    assert GONE_SECONDS <= trio.current_time() < GONE_SECONDS + 1
+    assert NO_MAJORITY_SECONDS <= trio.current_time() < NO_MAJORITY_SECONDS + 1
