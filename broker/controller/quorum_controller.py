@@ -297,7 +297,9 @@ class QuorumController:
                     # This process was suspended: read pending heartbeats first
                     await trio.sleep(late_ms / 1000)
             else:
-                await self._log_and_pause_on_error("fence brokers with expired sessions", self._fence_oldest)
+                await self._log_and_pause_on_error(
+                    "fence brokers with expired sessions", self._fence_oldest
+                )
 
     @property
     def _late_ms(self) -> int:
@@ -366,7 +368,9 @@ class QuorumController:
         while await self._log_and_pause_on_error(task, lambda: self._metadata.perform(operation)):
             await trio.lowlevel.checkpoint()
 
-    async def _log_and_pause_on_error(self, task: str, work: Callable[[], Awaitable[T]]) -> T | None:
+    async def _log_and_pause_on_error(
+        self, task: str, work: Callable[[], Awaitable[T]]
+    ) -> T | None:
         """Return None after a pause if the change could not be committed. `task` names it in the log."""
         try:
             return await work()
