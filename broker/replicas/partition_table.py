@@ -385,7 +385,10 @@ class PartitionTable:
             was_here = (topic.id, index) in self._at_start
             if lost.topic_id not in (None, topic.id) and not was_here:
                 await self._logs.rename_to_stray(name)
-            is_here = any(name in home.offline_directories for home in self._logs.homes())
+            is_here = any(
+                name in directory_logs.offline_directories
+                for directory_logs in self._logs.online_directories()
+            )
             if is_here or lost.topic_id == topic.id or (lost.topic_id is None and was_here):
                 raise LogFailed(lost.reason)
         if found is None or found.topic_id in (None, topic.id):
@@ -408,7 +411,10 @@ class PartitionTable:
             and (topic.id, index) in self._at_start
             and not self._logs.registry.are_all_online
             and assigned.int >= RESERVED_DIRECTORIES
-            and all(home.directory.id != assigned for home in self._logs.homes())
+            and all(
+                directory_logs.directory.id != assigned
+                for directory_logs in self._logs.online_directories()
+            )
         ):
             raise LogFailed(
                 f"{topic.name}-{index} may be in the offline log directory with id {assigned},"
@@ -419,7 +425,7 @@ class PartitionTable:
         """Create an empty log. Raises LogFailed if the replica's records may be elsewhere."""
         image = topic.partitions[index]
         is_new = (topic.id, index) not in self._at_start
-        online = [home.directory.id for home in self._logs.homes()]
+        online = [directory_logs.directory.id for directory_logs in self._logs.online_directories()]
         decided = decide_replica_creation(
             image.directory_of(self._node_id),
             is_new=is_new,

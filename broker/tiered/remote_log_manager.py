@@ -424,10 +424,12 @@ class RemoteLogManager:
         await self._measure_lags()
         waiting = [each.lag for each in self._table.values() if each.lag and each.lag[0]]
         free: list[int] = []
-        for home in self._logs.homes():
+        for directory_logs in self._logs.online_directories():
             try:
                 usage = await self._seams.offload.run(
-                    self._seams.files.disk_usage, home.directory.path, lane=home.directory.lane
+                    self._seams.files.disk_usage,
+                    directory_logs.directory.path,
+                    lane=directory_logs.directory.lane,
                 )
             except OSError:
                 continue  # the log directory's failure handler reports it

@@ -262,9 +262,9 @@ def _refuse_with_partitions(
 ) -> None:
     """Raise InvalidQuorum if there are partitions: a topic is in the log before its partitions
     exist, so an empty log means that the metadata was lost."""
-    home = find_partitions()
-    if home is not None:
+    directory = find_partitions()
+    if directory is not None:
         raise InvalidQuorum(
-            f"{metadata_log.directory} has no records, but {home} has partitions, which would become "
+            f"{metadata_log.directory} has no records, but {directory} has partitions, which would become "
             f"stray: restore it, or move them away to start a new cluster"
         )

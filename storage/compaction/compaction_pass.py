@@ -49,23 +49,23 @@ class CompactionPass:
     def __init__(
         self,
         services: LogServices,
-        which: PartitionLog,
+        partition_log: PartitionLog,
         dirty_range: DirtyRange,
         settings: CleanerSettings,
         entropy: Entropy,
         paused: Container[PartitionLog] = (),
     ) -> None:
-        self.which = which
+        self.partition_log = partition_log
         self._paused = paused
         self.dirty_range = dirty_range
         self.end_offset = dirty_range.first_dirty
         self.map_seconds = 0.0
         self._services = services
-        self._home = services.registry.home_of(which)
+        self._directory_logs = services.registry.directory_logs_of(partition_log)
         self._settings = settings
         self._seed = entropy.bytes(SEED_BYTES)
         self._left: list[Segment] = [
-            segment for segment in which.segments if segment.base_offset < dirty_range.end
+            segment for segment in partition_log.segments if segment.base_offset < dirty_range.end
         ]
         """Planned segments that are not replaced yet."""
         self._generation = -1
@@ -75,7 +75,7 @@ class CompactionPass:
         content causes, such as KafkaError."""
         try:
             producers = await self._last_batches()
-            lane = self._home.directory.lane
+            lane = self._directory_logs.directory.lane
             plan = await self._services.offload.run(self._plan, producers, lane=lane)
             await self._write_checkpoints()
             statistics = CompactionStatistics()
@@ -89,7 +89,9 @@ class CompactionPass:
                         statistics = step.statistics
                         self.end_offset = step.end_offset
                         # The log may have been truncated after the last swap.
-                        self.which.cleaned_to = min(step.end_offset, self.which.recovery_point)
+                        self.partition_log.cleaned_to = min(
+                            step.end_offset, self.partition_log.recovery_point
+                        )
                     else:
                         if step.is_mapping:
                             self.map_seconds = self._services.clock.monotonic() - started
@@ -97,28 +99,28 @@ class CompactionPass:
         except (OSError, ValueError, KafkaError):
             self._check()  # the planned segments may have been removed
             raise
-        await self._services.checkpoint([Checkpoint.CLEANER], self._home.directory)
+        await self._services.checkpoint([Checkpoint.CLEANER], self._directory_logs.directory)
         return statistics
 
     async def _write_checkpoints(self) -> None:
         """Write the recovery point and the cleaner checkpoint before the pass leaves gaps. Log
         recovery treats a gap past the recovery point as a loss; if recovery points are lost, the
         cleaner checkpoint indicates that there may be gaps. Raises OSError."""
-        which, home = self.which, self._home
-        before = which.cleaned_to
+        partition_log, directory_logs = self.partition_log, self._directory_logs
+        before = partition_log.cleaned_to
         if before is None:
-            which.cleaned_to = self.dirty_range.first_dirty
+            partition_log.cleaned_to = self.dirty_range.first_dirty
         try:
             await self._services.offload.run(
-                home.write_checkpoints,
+                directory_logs.write_checkpoints,
                 (Checkpoint.RECOVERY_POINT, Checkpoint.CLEANER),
-                lane=home.directory.lane,
+                lane=directory_logs.directory.lane,
             )
         except OSError:
             if before is None:
-                which.cleaned_to = None
+                partition_log.cleaned_to = None
             raise
-        if self.dirty_range.end > which.recovery_point:
+        if self.dirty_range.end > partition_log.recovery_point:
             raise CleaningAborted("the log was truncated")
 
     @staticmethod
@@ -130,7 +132,9 @@ class CompactionPass:
     async def _last_batches(self) -> ProducerLastBatches:
         """Last batch of each producer, collected on the loop in parts, so that other tasks can run."""
         found = ProducerLastBatches()
-        for count, (producer_id, entry) in enumerate(list(self.which.producers.active.items())):
+        for count, (producer_id, entry) in enumerate(
+            list(self.partition_log.producers.active.items())
+        ):
             last_offset = entry.batches[-1].last_offset if entry.batches else MARKER_ALONE
             found.add(producer_id, last_offset, entry.epoch)
             if count % PRODUCERS_PER_STEP == PRODUCERS_PER_STEP - 1:
@@ -139,15 +143,21 @@ class CompactionPass:
 
     def _plan(self, producers: ProducerLastBatches) -> CompactionPlan:
         """Create the plan, in a worker thread."""
-        which, config, settings = self.which, self.which.config, self._settings
+        partition_log, config, settings = (
+            self.partition_log,
+            self.partition_log.config,
+            self._settings,
+        )
         return CompactionPlan(
-            directory=which.directory,
+            directory=partition_log.directory,
             segments=[(segment.base_offset, segment.size) for segment in self._left],
             first_dirty=self.dirty_range.first_dirty,
             end=self.dirty_range.end,
             now_ms=self._services.clock.wall_ms(),
             delete_retention_ms=config.delete_retention_ms,
-            aborted=which.aborted_transactions(self._left[0].base_offset, self.dirty_range.end),
+            aborted=partition_log.aborted_transactions(
+                self._left[0].base_offset, self.dirty_range.end
+            ),
             producers=producers,
             seed=self._seed,
             map_bytes=settings.map_bytes,
@@ -160,37 +170,37 @@ class CompactionPass:
 
     def _check(self) -> None:
         """Raise CleaningAborted if the log no longer matches the plan."""
-        which = self.which
-        if which.failure is not None:
-            raise CleaningAborted(f"the log is offline: {which.failure}")
-        if which in self._paused:
+        partition_log = self.partition_log
+        if partition_log.failure is not None:
+            raise CleaningAborted(f"the log is offline: {partition_log.failure}")
+        if partition_log in self._paused:
             raise CleaningAborted("the replica is moving to another log directory")
-        if not which.config.compact:
+        if not partition_log.config.compact:
             raise CleaningAborted("cleanup.policy no longer contains compact")
-        if which.generation != self._generation:
-            there = set(map(id, which.segments))
+        if partition_log.generation != self._generation:
+            there = set(map(id, partition_log.segments))
             if not all(id(segment) in there for segment in self._left):
                 raise CleaningAborted("segments were truncated or deleted")
-            self._generation = which.generation
+            self._generation = partition_log.generation
 
     async def _swap(self, made: SegmentReplacement) -> None:
         """Replace the segments, in the order of segment_swap.py; cancellation waits for the end. Raises
         CleaningAborted, OSError, LogFailed."""
         old = self._left[: len(made.replaced)]
         assert [segment.base_offset for segment in old] == list(made.replaced)
-        lane, run = self._home.directory.lane, self._services.offload.run
-        fresh = segment_swap.cleaned_segment(self.which, old, made)
+        lane, run = self._directory_logs.directory.lane, self._services.offload.run
+        fresh = segment_swap.cleaned_segment(self.partition_log, old, made)
         with trio.CancelScope(shield=True):
-            async with self._home.file_lock:
+            async with self._directory_logs.file_lock:
                 self._check()
                 try:
-                    await run(segment_swap.announce, self.which, fresh, lane=lane)
+                    await run(segment_swap.announce, self.partition_log, fresh, lane=lane)
                     self._check()
                 except (OSError, CleaningAborted):
-                    await run(segment_swap.withdraw, self.which, fresh, lane=lane)
+                    await run(segment_swap.withdraw, self.partition_log, fresh, lane=lane)
                     raise
-                await run(segment_swap.take_over, self.which, old, fresh, lane=lane)
-                segment_swap.show(self.which, old, fresh)
+                await run(segment_swap.take_over, self.partition_log, old, fresh, lane=lane)
+                segment_swap.show(self.partition_log, old, fresh)
                 del self._left[: len(old)]
 
     async def tidy_up(self) -> None:
@@ -198,12 +208,14 @@ class CompactionPass:
 
         def remove() -> None:
             for segment in self._left:
-                segment_swap.remove_files(self.which, segment.base_offset)
+                segment_swap.remove_files(self.partition_log, segment.base_offset)
 
-        async with self._home.file_lock:
-            if self.which.failure is None:
+        async with self._directory_logs.file_lock:
+            if self.partition_log.failure is None:
                 with suppress(OSError, StorageError):
-                    await self._services.offload.run(remove, lane=self._home.directory.lane)
+                    await self._services.offload.run(
+                        remove, lane=self._directory_logs.directory.lane
+                    )
 
 
 def describe(finished: CompactionPass, statistics: CompactionStatistics, seconds: float) -> str:

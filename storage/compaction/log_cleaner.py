@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from odradek.storage.compaction.compaction_plan import CompactionStatistics
     from odradek.storage.compaction.dirty_range import DirtyRange
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 @state_class
@@ -97,18 +97,18 @@ class LogCleaner:
                         nursery.start_soon(cleaner, number)
                 await self._pause()
 
-    async def pause(self, which: PartitionLog) -> None:
+    async def pause(self, partition_log: PartitionLog) -> None:
         """Exclude a log from compaction until `resume`, because it moves to another directory (J-12);
         returns when no pass of it runs."""
-        self._paused.add(which)
-        while which in self._in_progress:
+        self._paused.add(partition_log)
+        while partition_log in self._in_progress:
             await self._one_left.wait()
 
-    def resume(self, which: PartitionLog) -> None:
-        self._paused.discard(which)
+    def resume(self, partition_log: PartitionLog) -> None:
+        self._paused.discard(partition_log)
 
-    def _left(self, which: PartitionLog) -> None:
-        self._in_progress.discard(which)
+    def _left(self, partition_log: PartitionLog) -> None:
+        self._in_progress.discard(partition_log)
         self._one_left.set()
         self._one_left = trio.Event()
 
@@ -130,7 +130,7 @@ class LogCleaner:
             try:
                 await self.clean_due_logs()
             except WorkerDied as error:
-                log.warning(
+                _logger.warning(
                     "the worker process of the log cleaner failed; cleaning will be retried: %s",
                     error,
                 )
@@ -169,36 +169,49 @@ class LogCleaner:
         best: tuple[PartitionLog, DirtyRange] | None = None
         dirtiest = 0.0
         self._uncleanable.intersection_update(self._services.logs())
-        for which in self._services.logs():
-            if not self._is_candidate(which):
+        for partition_log in self._services.logs():
+            if not self._is_candidate(partition_log):
                 continue
-            dirty_range = await self._find_dirty_range(which, now_ms)
-            if dirty_range is None or not self._is_candidate(which):
+            dirty_range = await self._find_dirty_range(partition_log, now_ms)
+            if dirty_range is None or not self._is_candidate(partition_log):
                 continue
             dirtiest = max(dirtiest, dirty_range.ratio)
-            if dirty_range.is_due(which.config) and (
+            if dirty_range.is_due(partition_log.config) and (
                 best is None or dirty_range.ratio > best[1].ratio
             ):
                 if best is not None:
                     self._left(best[0])
-                best = which, dirty_range
-                self._in_progress.add(which)  # before another task chooses it
+                best = partition_log, dirty_range
+                self._in_progress.add(partition_log)  # before another task chooses it
         self.statistics.max_dirty_ratio = dirtiest
         self.statistics.last_round_ms = now_ms
         self.statistics.uncleanable = len(self._uncleanable)
         return best
 
-    def _is_candidate(self, which: PartitionLog) -> bool:
+    def _is_candidate(self, partition_log: PartitionLog) -> bool:
         """Whether a log may need compaction; reads no file."""
-        if not which.config.compact or which.failure is not None or len(which.segment_list) < 2:
+        if (
+            not partition_log.config.compact
+            or partition_log.failure is not None
+            or len(partition_log.segment_list) < 2
+        ):
             return False
-        if which in self._paused or which in self._waiting:
+        if partition_log in self._paused or partition_log in self._waiting:
             return False
-        active = which.segment_list.active.base_offset
-        is_clean = which.cleaned_to is not None and active <= which.cleaned_to <= which.end_offset
-        return not is_clean and which not in self._in_progress and which not in self._uncleanable
+        active = partition_log.segment_list.active.base_offset
+        is_clean = (
+            partition_log.cleaned_to is not None
+            and active <= partition_log.cleaned_to <= partition_log.end_offset
+        )
+        return (
+            not is_clean
+            and partition_log not in self._in_progress
+            and partition_log not in self._uncleanable
+        )
 
-    async def _find_dirty_range(self, which: PartitionLog, now_ms: int) -> DirtyRange | None:
+    async def _find_dirty_range(
+        self, partition_log: PartitionLog, now_ms: int
+    ) -> DirtyRange | None:
         """Dirty part of a log, determined in a worker thread because sizes and timestamps may have to
         be read."""
 
@@ -207,25 +220,27 @@ class LogCleaner:
             from odradek.storage.compaction.dirty_range import LogBounds, find_dirty_range
 
             bounds = LogBounds(
-                which.log_start_offset,
-                which.last_stable_offset,
-                which.recovery_point,
-                which.end_offset,
-                which.cleaned_to,
+                partition_log.log_start_offset,
+                partition_log.last_stable_offset,
+                partition_log.recovery_point,
+                partition_log.end_offset,
+                partition_log.cleaned_to,
             )
-            return find_dirty_range(which.segments, bounds, which.config, now_ms)
+            return find_dirty_range(partition_log.segments, bounds, partition_log.config, now_ms)
 
-        lane = self._services.lane_of(which)
+        lane = self._services.lane_of(partition_log)
         try:
             return await self._services.offload.run(look, lane=lane)
         except (OSError, ValueError, KafkaError) as error:
             # The log changed meanwhile, or its disk fails, which other operations will report.
-            log.debug("the log cleaner skipped %s: %s", which.directory, error)
+            _logger.debug("the log cleaner skipped %s: %s", partition_log.directory, error)
             return None
 
     # A pass
 
-    async def _clean(self, worker: Worker, which: PartitionLog, dirty_range: DirtyRange) -> bool:
+    async def _clean(
+        self, worker: Worker, partition_log: PartitionLog, dirty_range: DirtyRange
+    ) -> bool:
         """Run one pass; False if it must be repeated in a later round."""
         from odradek.storage.compaction.compaction_pass import (
             CleaningAborted,
@@ -235,36 +250,41 @@ class LogCleaner:
 
         started = self._services.clock.monotonic()
         one = CompactionPass(
-            self._services, which, dirty_range, self._settings(), self._entropy, self._paused
+            self._services,
+            partition_log,
+            dirty_range,
+            self._settings(),
+            self._entropy,
+            self._paused,
         )
-        name = f"{which.topic}-{which.partition}"
+        name = f"{partition_log.topic}-{partition_log.partition}"
         try:
             statistics = await one.run(worker, self._throttle)
         except CleaningAborted as reason:
             self.statistics.aborted += 1
-            log.info("cleaning of log %s was aborted: %s", name, reason)
+            _logger.info("cleaning of log %s was aborted: %s", name, reason)
         except WorkerDied:
             await one.tidy_up()
             raise
         except OSError as error:
-            log.warning("cleaning of log %s failed: %s", name, error)
-            self._services.report(which, error, undone=True)
+            _logger.warning("cleaning of log %s failed: %s", name, error)
+            self._services.report(partition_log, error, undone=True)
             await one.tidy_up()
             return False
         except Exception as error:
             expected = isinstance(error, KafkaError)
-            log.error(
+            _logger.error(
                 "error when cleaning log %s. Marking the partition as uncleanable: %s",
                 name,
                 error,
                 exc_info=None if expected else error,
             )
-            self._uncleanable.add(which)
+            self._uncleanable.add(partition_log)
             await one.tidy_up()
         else:
             seconds = self._services.clock.monotonic() - started
             self._count(statistics, seconds)
-            log.info("cleaned log %s: %s", name, describe(one, statistics, seconds))
+            _logger.info("cleaned log %s: %s", name, describe(one, statistics, seconds))
         return True
 
     def _count(self, one: CompactionStatistics, seconds: float) -> None:

@@ -175,12 +175,12 @@ class RewrittenPage:
         ]
         bounds = np.append(np.searchsorted(piece, first), len(piece)).tolist()
         rows_bounds = np.append(first, len(rows)).tolist()
-        for which, number in enumerate(batch[first].tolist()):
+        for index, number in enumerate(batch[first].tolist()):
             if self._filtered.sets_horizon[number]:
-                mine = rows[rows_bounds[which] : rows_bounds[which + 1]]
-                yield self._with_horizon(number, mine), latest[which]
+                mine = rows[rows_bounds[index] : rows_bounds[index + 1]]
+                yield self._with_horizon(number, mine), latest[index]
             else:
-                yield b"".join(pieces[bounds[which] : bounds[which + 1]]), latest[which]
+                yield b"".join(pieces[bounds[index] : bounds[index + 1]]), latest[index]
 
     def _with_horizon(self, number: int, rows: varint_columns.Ints) -> bytes:
         """Records with timestamps relative to the delete horizon."""

@@ -75,7 +75,7 @@ class LowDiskSpace:
             self._end(disk_space, now)
         elif self._logged_at is None or now - self._logged_at >= REMIND_SECONDS:
             self._logged_at, self._is_logged = now, True
-            log.error(
+            _logger.error(
                 "no space left in log directory %s%s (%s): %s of %s are available. Appends fail; fetches and"
                 " deletions are served. Free disk space, for example with `odradek topics trim`; no restart is needed",
                 self._path,
@@ -88,7 +88,7 @@ class LowDiskSpace:
     def _end(self, disk_space: DiskSpace, now: float) -> None:
         assert self._since is not None
         if self._is_logged:
-            log.warning(
+            _logger.warning(
                 "log directory %s has free space again after %.0f s: %s are available",
                 self._path,
                 now - self._since,
@@ -97,7 +97,7 @@ class LowDiskSpace:
         self._error, self._since, self._is_logged = None, None, False
 
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 PROBE_NAME = ".room"
 """File that is created and removed at once to check whether a directory is still full."""
@@ -145,7 +145,7 @@ class LogDirectory:
         elif error.errno in DISK_FULL_ERRNOS:
             self.low_disk_space.write_failed(error)
         else:
-            log.warning("error in log directory %s, which stays online: %s", self.path, error)
+            _logger.warning("error in log directory %s, which stays online: %s", self.path, error)
         return self.failed
 
     def fail(self, error: Exception) -> None:
@@ -153,7 +153,7 @@ class LogDirectory:
         if self.failure is not None:
             return
         self.failure = error
-        log.error("log directory %s is offline: %s", self.path, error)
+        _logger.error("log directory %s is offline: %s", self.path, error)
         if self.on_failure is not None:
             self.on_failure(self)
 
@@ -170,7 +170,7 @@ class LogDirectory:
         except FileNotFoundError:
             return {}
         except CorruptCheckpoint as error:
-            log.warning("ignoring corrupt checkpoint file %s: %s", path, error)
+            _logger.warning("ignoring corrupt checkpoint file %s: %s", path, error)
             return {}
 
     def write_checkpoint(self, kind: Checkpoint, offsets: Mapping[TopicPartition, int]) -> None:

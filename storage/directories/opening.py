@@ -29,7 +29,7 @@ from odradek.storage.errors import (
     WrongDirectory,
 )
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 LOCK_NAME = ".lock"
 METADATA_LOG = "__cluster_metadata-0"
@@ -253,7 +253,7 @@ def _write_meta_properties(
         try:
             files.write_new(path / meta_properties.FILE_NAME, text)
             if found[path] is not None:
-                log.warning(
+                _logger.warning(
                     "%s: rewriting incomplete %s: %s",
                     path,
                     meta_properties.FILE_NAME,

@@ -12,7 +12,7 @@ from odradek.seams.files import File, WouldBlock
 from odradek.storage.errors import CorruptRecords
 from odradek.storage.log.offset_index import OffsetIndex
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 # Base offset, length, magic and last offset delta: needed to find the next batch.
 _HOP = Struct(">qi4xb6xi")
@@ -79,7 +79,7 @@ def locate_by_index(
         except CorruptRecords as error:
             if nowait:
                 raise WouldBlock from error
-            _log.warning("ignoring corrupt offset index %s: %s", index.path, error)
+            _logger.warning("ignoring corrupt offset index %s: %s", index.path, error)
     return locate(file, offset, 0, end, nowait=nowait)
 
 

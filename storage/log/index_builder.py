@@ -17,7 +17,7 @@ from odradek.storage.log.batch_scan import headers
 from odradek.storage.log.offset_index import RELATIVE_MAX, OffsetIndex
 from odradek.storage.log.time_index import TimeIndex
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 _pack_offset = offset_index.ENTRY.pack
 _pack_time = time_index.ENTRY.pack
@@ -85,7 +85,7 @@ def build(file: File, size: int, base_offset: int, interval_bytes: int) -> Index
                 )
             builder.add(batch.last_offset, batch.max_timestamp, batch.position)
     except (CorruptRecords, CorruptBatch) as error:
-        _log.error("corruption found in segment %s, its index ends there: %s", file.path, error)
+        _logger.error("corruption found in segment %s, its index ends there: %s", file.path, error)
     builder.seal()
     return builder
 

@@ -35,7 +35,7 @@ from odradek.storage.log.recovery import LogRecovery
 from odradek.storage.log.segment import Segment
 from odradek.storage.log.state import LogState
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 def complete_interrupted_operations(files: Files, directory: Path) -> list[str]:
@@ -235,7 +235,7 @@ class LogLoader:
         try:
             return last.next_offset()
         except KafkaError as error:
-            _log.warning("%s was not closed cleanly: %s", last, error)
+            _logger.warning("%s was not closed cleanly: %s", last, error)
             last.close()
             return None
 
@@ -262,7 +262,7 @@ class LogLoader:
             return LeaderEpochCache.load(self.files, self.directory, self._end_offset)
         except CorruptEpochs as error:
             # Written by another program, because this file is replaced atomically. Recovery finds later epochs.
-            _log.warning(
+            _logger.warning(
                 "ignoring corrupt leader epoch checkpoint in %s: %s", self.directory, error
             )
             return LeaderEpochCache(self.files, self.directory, self._end_offset)

@@ -12,7 +12,7 @@ from odradek.storage.log.producer_state import CompletedTransaction, ProducerSta
 from odradek.storage.log.segment import Segment
 from odradek.storage.log.state import LogState
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 def replay(
@@ -31,7 +31,7 @@ def replay(
             if found is not None:
                 _replay_segment(states, segment, found.position, up_to)
         except KafkaError as error:
-            _log.warning(
+            _logger.warning(
                 "could not replay the producer state of segment %s completely: %s", segment, error
             )
     states.map_end = max(states.map_end, up_to)
@@ -56,7 +56,7 @@ def apply_leniently(states: ProducerStates, batch: Batch) -> CompletedTransactio
     try:
         return states.apply(batch)
     except KafkaError as error:
-        _log.warning("ignoring the control batch at offset %d: %s", batch.base_offset, error)
+        _logger.warning("ignoring the control batch at offset %d: %s", batch.base_offset, error)
         return None
 
 

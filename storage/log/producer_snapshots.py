@@ -28,7 +28,7 @@ _HEADER = Struct(">hIi")
 _ENTRY = Struct(">qhiqiqiq")
 _CRC_START = 6
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class CorruptSnapshot(Exception):
@@ -153,7 +153,7 @@ class ProducerSnapshots:
             try:
                 entries = decode_snapshot(self._files.read(self.path(offset)))
             except CorruptSnapshot as reason:
-                _log.warning(
+                _logger.warning(
                     "failed to load producer snapshot from %s: %s", self.path(offset), reason
                 )
                 self.remove(offset)
@@ -171,7 +171,9 @@ class ProducerSnapshots:
         except FileNotFoundError:
             return None
         except CorruptSnapshot as reason:
-            _log.warning("failed to load producer snapshot from %s: %s", self.path(offset), reason)
+            _logger.warning(
+                "failed to load producer snapshot from %s: %s", self.path(offset), reason
+            )
             return None
 
     def keep_only(self, base_offsets: Iterable[int]) -> None:

@@ -63,7 +63,7 @@ from odradek.storage.log.producer_state import ProducerStates
 from odradek.storage.log.segment import Segment
 from odradek.storage.log.transaction_index import AbortedTransaction
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 @value_class
@@ -245,7 +245,7 @@ class LogRecovery:
     def _remove_from(self, number: int) -> None:
         """Remove segments, the newest first, so that the log is consistent after a crash."""
         for segment in reversed(self.segments[number:]):
-            _log.warning(
+            _logger.warning(
                 "deleting segment %s in log recovery: records before it are missing", segment
             )
             segment.remove()
@@ -267,7 +267,7 @@ class LogRecovery:
             self._refuse_loss(
                 end_offset, f"corruption found in segment {segment.path(LOG)} at byte {end}"
             )
-            _log.warning(
+            _logger.warning(
                 "truncating %d invalid bytes at the end of segment %s, from position %d on",
                 cut_bytes,
                 segment,

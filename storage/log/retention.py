@@ -22,7 +22,7 @@ from odradek.storage.log.config import LogConfig
 from odradek.storage.log.roll import roll
 from odradek.storage.log.state import LogState
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class RetentionCandidate(Protocol):
@@ -168,7 +168,7 @@ def advance_log_start(log: LogState, offset: int, reason: str) -> bool:
         )
     if offset <= log.log_start_offset:
         return False
-    _log.info("%s: incremented log start offset to %d due to %s", log.directory, offset, reason)
+    _logger.info("%s: incremented log start offset to %d due to %s", log.directory, offset, reason)
     log.needs_clean_close = True
     log.set_log_start(offset)
     log.epochs.truncate_from_start(offset)

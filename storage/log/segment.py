@@ -40,7 +40,7 @@ from odradek.storage.log.transaction_index import TransactionIndex
 
 _TAIL_MAX = 128
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class Segment(SegmentHandles):
@@ -225,7 +225,7 @@ class Segment(SegmentHandles):
                         offset_index.close()
                         time_index.close()
                         return None
-                    _log.warning("rebuilding index files of segment %s: %s", self, error)
+                    _logger.warning("rebuilding index files of segment %s: %s", self, error)
                     write_indexes(offset_index, time_index, made)
                 self._offset_index, self._time_index = offset_index, time_index
             return offset_index, time_index
@@ -323,7 +323,7 @@ class Segment(SegmentHandles):
                 self.offset_index.append(offsets)
                 self.time_index.append(times)
             except OutOfDescriptors:
-                _log.warning(
+                _logger.warning(
                     "index entries of segment %s were skipped: no file descriptor is free", self
                 )
 

@@ -29,7 +29,7 @@ from odradek.storage.log.read import LogEnd
 from odradek.storage.log.segment import Segment
 from odradek.storage.log.segment_deletion import PendingDeletions
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 PRODUCER_ID_EXPIRATION_MS = 24 * 60 * 60 * 1000
 """producer.id.expiration.ms"""
@@ -127,7 +127,7 @@ def handle_io_error(log: LogState, error: OSError, *, undone: bool) -> StorageEr
             log.on_full(error)
         return DiskFull(f"{log.directory}: {error}")
     if log.failure is None:
-        _log.error("log %s is offline: %s", log.directory, error)
+        _logger.error("log %s is offline: %s", log.directory, error)
         if error.errno in WRONG_FILE_TYPE_ERRNOS:
             log.take_log_offline(error)
         else:
@@ -151,7 +151,7 @@ def offline_on_failure(log: LogState) -> Iterator[None]:
         if isinstance(error, OSError) and takes_offline(error):
             raise log.handle_io_error(error) from error
         if log.failure is None:
-            _log.error(
+            _logger.error(
                 "log %s is offline, because an operation was left incomplete: %s",
                 log.directory,
                 error,

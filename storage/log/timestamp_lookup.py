@@ -13,7 +13,7 @@ from odradek.seams.values import value_class
 from odradek.storage.log.batch_scan import headers, read_batch
 from odradek.storage.log.segment import Segment
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 @value_class
@@ -104,7 +104,7 @@ def _readable_records(batch: Batch) -> Iterator[Record]:
     try:
         yield from decode_lazily(batch)
     except CorruptBatch as error:
-        _log.warning(
+        _logger.warning(
             "Skipped invalid records in the batch at offset %d: %s", batch.base_offset, error
         )
 

@@ -22,7 +22,7 @@ from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.directory_logs import DirectoryLogs
 from odradek.storage.log_manager.services import NEVER_MS, LogManagerIntervals, LogServices
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 async def run(
@@ -52,8 +52,8 @@ async def run(
                 nursery.start_soon(_repeat, services, delay_ms, interval_ms, one_round)
         for task in (services.directory_deletion.run, *tasks):
             nursery.start_soon(task)
-        for home in services.homes():
-            nursery.start_soon(flushing.run, home)
+        for directory_logs in services.online_directories():
+            nursery.start_soon(flushing.run, directory_logs)
         for directory in services.directories.every:
             nursery.start_soon(probe, services, directory)
         task_status.started()
@@ -103,55 +103,60 @@ async def _repeat(
 async def _each(services: LogServices, act: Callable[[PartitionLog], object]) -> None:
     """Call `act` for each log, on the loop; never concurrently with a flush or a deletion of the same
     log."""
-    for home in services.homes():
-        for which in tuple(home.logs.values()):
-            async with services.registry.holding_file_lock(which):
-                if which.failure is None:
-                    attempt(which, act)
+    for directory_logs in services.online_directories():
+        for partition_log in tuple(directory_logs.logs.values()):
+            async with services.registry.holding_file_lock(partition_log):
+                if partition_log.failure is None:
+                    attempt(partition_log, act)
             await trio.lowlevel.checkpoint()
 
 
-def attempt(which: PartitionLog, act: Callable[[PartitionLog], object]) -> None:
+def attempt(partition_log: PartitionLog, act: Callable[[PartitionLog], object]) -> None:
     """Call `act` for one log and log its errors. An I/O error takes the directory offline, an
     unexpected error only the log."""
     try:
-        act(which)
+        act(partition_log)
     except StorageError as error:
-        log.warning("error in log %s: %s", which.directory, error)
+        _logger.warning("error in log %s: %s", partition_log.directory, error)
     except OSError as error:
-        log.warning("%s", which.handle_io_error(error))
+        _logger.warning("%s", partition_log.handle_io_error(error))
     except Exception as error:
-        log.error("log %s is offline after an unexpected error", which.directory, exc_info=error)
-        which.take_log_offline(error)
+        _logger.error(
+            "log %s is offline after an unexpected error", partition_log.directory, exc_info=error
+        )
+        partition_log.take_log_offline(error)
 
 
 async def retention(services: LogServices) -> None:
     """Apply retention: expired segments are renamed to `.deleted`."""
     now_ms = services.clock.wall_ms()
-    await _each(services, lambda which: which.delete_expired(now_ms))
+    await _each(services, lambda partition_log: partition_log.delete_expired(now_ms))
 
 
 async def expire_producers(services: LogServices) -> None:
     """Remove producers that were idle for producer.id.expiration.ms."""
     now_ms = services.clock.wall_ms()
-    await _each(services, lambda which: which.expire_producers(now_ms))
+    await _each(services, lambda partition_log: partition_log.expire_producers(now_ms))
 
 
 async def remove_deleted(services: LogServices) -> None:
     """Unlink expired `.deleted` segments in a worker thread, because unlinking a large file takes
     long."""
     now_ms = services.clock.wall_ms()
-    for home in services.homes():
-        async with home.file_lock:
+    for directory_logs in services.online_directories():
+        async with directory_logs.file_lock:
             await services.offload.run(
-                _remove_deleted, tuple(home.logs.values()), now_ms, lane=home.directory.lane
+                _remove_deleted,
+                tuple(directory_logs.logs.values()),
+                now_ms,
+                lane=directory_logs.directory.lane,
             )
 
 
 def _remove_deleted(logs: Sequence[PartitionLog], now_ms: int) -> None:
-    for which in logs:
-        if which.failure is None:
-            attempt(which, lambda each: each.remove_deleted(now_ms))
+    for partition_log in logs:
+        if partition_log.failure is None:
+            attempt(partition_log, lambda each: each.remove_deleted(now_ms))
 
 
 RETRY_SECONDS = 1.0
@@ -166,15 +171,15 @@ class FlushQueues:
         self._queues = {each.path: _Queue() for each in services.directories.all}
         self._flushed: dict[PartitionLog, float] = {}
 
-    def due(self, which: PartitionLog, up_to: int) -> None:
+    def due(self, partition_log: PartitionLog, up_to: int) -> None:
         """Request a flush of everything below offset `up_to`."""
-        queue = self._queues[which.directory.parent]
-        queue.due[which] = max(up_to, queue.due.get(which, 0))
+        queue = self._queues[partition_log.directory.parent]
+        queue.due[partition_log] = max(up_to, queue.due.get(partition_log, 0))
         queue.filled.set()
 
-    async def run(self, home: DirectoryLogs) -> None:
+    async def run(self, directory_logs: DirectoryLogs) -> None:
         """Flush the queued logs of one directory, until cancelled or the directory is offline."""
-        directory = home.directory
+        directory = directory_logs.directory
         queue = self._queues[directory.path]
         failed: dict[PartitionLog, int] = {}
         while not directory.failed:
@@ -184,28 +189,32 @@ class FlushQueues:
             queue.due = {**failed, **queue.due}
             failed.clear()
             while queue.due:
-                which = next(iter(queue.due))
-                up_to = queue.due.pop(which)
-                async with self._services.registry.holding_file_lock(which) as its_home:
-                    if which.failure is None and which.recovery_point < up_to:
-                        lane = its_home.directory.lane
-                        await self._services.offload.run(flush, which, up_to, lane=lane)
-                        wanted = min(up_to, which.end_offset)
-                        if which.failure is None and which.recovery_point < wanted:
-                            failed[which] = wanted
-                    which.flushed()
+                partition_log = next(iter(queue.due))
+                up_to = queue.due.pop(partition_log)
+                async with self._services.registry.holding_file_lock(
+                    partition_log
+                ) as other_directory_logs:
+                    if partition_log.failure is None and partition_log.recovery_point < up_to:
+                        lane = other_directory_logs.directory.lane
+                        await self._services.offload.run(flush, partition_log, up_to, lane=lane)
+                        wanted = min(up_to, partition_log.end_offset)
+                        if partition_log.failure is None and partition_log.recovery_point < wanted:
+                            failed[partition_log] = wanted
+                    partition_log.flushed()
 
     async def round(self) -> None:
         """Request a flush of each log that has had unsynced records for flush.ms."""
         now = self._services.clock.monotonic()
         logs = self._services.logs()
-        self._flushed = {which: self._flushed.get(which, now) for which in logs}
-        for which in logs:
-            if which.recovery_point >= which.end_offset:
-                self._flushed[which] = now
-            elif now - self._flushed[which] >= which.config.flush_ms / 1000:
-                self._flushed[which] = now
-                self.due(which, which.end_offset)
+        self._flushed = {
+            partition_log: self._flushed.get(partition_log, now) for partition_log in logs
+        }
+        for partition_log in logs:
+            if partition_log.recovery_point >= partition_log.end_offset:
+                self._flushed[partition_log] = now
+            elif now - self._flushed[partition_log] >= partition_log.config.flush_ms / 1000:
+                self._flushed[partition_log] = now
+                self.due(partition_log, partition_log.end_offset)
 
 
 class _Queue:
@@ -214,6 +223,6 @@ class _Queue:
         self.filled = trio.Event()
 
 
-def flush(which: PartitionLog, up_to: int) -> None:
+def flush(partition_log: PartitionLog, up_to: int) -> None:
     """Flush a log in a worker thread. A failed sync has already taken its directory offline."""
-    attempt(which, lambda each: each.flush(up_to))
+    attempt(partition_log, lambda each: each.flush(up_to))

@@ -97,9 +97,9 @@ class LogCreation:
         failed: StorageError = LogFailed(
             f"cannot create log for {name}: no log directory is online"
         )
-        for home in await self._places(wanted, directory_id):
+        for directory_logs in await self._places(wanted, directory_id):
             try:
-                opened = await self._create_in(home, name, topic_id, config)
+                opened = await self._create_in(directory_logs, name, topic_id, config)
             except (LogFailed, DiskFull) as error:
                 failed = error
                 continue
@@ -107,7 +107,7 @@ class LogCreation:
                 opened.update_config(self._config_for(name.topic))
             self._registry.offline.pop(name, None)
             self._registry.preferred.pop(name, None)
-            self._registry.add(home, name, opened)
+            self._registry.add(directory_logs, name, opened)
             return opened
         raise failed
 
@@ -120,37 +120,44 @@ class LogCreation:
             return [wanted_home]
         every = self._registry.logs_by_directory.values()
         if directory_id is not None and any(each.directory.id == directory_id for each in every):
-            return [home for home in self._registry.homes() if home.directory.id == directory_id]
+            return [
+                directory_logs
+                for directory_logs in self._registry.online_directories()
+                if directory_logs.directory.id == directory_id
+            ]
         await self._measure()
         return replica_placement.order_candidates(
             replica_placement.PlacementCandidate(
-                home,
-                self._estimate.size_bytes(home),
-                home.count,
-                home.directory.path in self._registry.cordoned,
+                directory_logs,
+                self._estimate.size_bytes(directory_logs),
+                directory_logs.count,
+                directory_logs.directory.path in self._registry.cordoned,
             )
-            for home in self._registry.homes()
+            for directory_logs in self._registry.online_directories()
         )
 
     async def _measure(self) -> None:
         """Measure the directories at the first creation after a pause; see replica_placement.py."""
         async with self._measuring:
             if self._estimate.is_stale(self._clock.monotonic()):
-                content = {home: await home.measure() for home in self._registry.homes()}
+                content = {
+                    directory_logs: await directory_logs.measure()
+                    for directory_logs in self._registry.online_directories()
+                }
                 self._estimate.measured(content, self._clock.monotonic())
 
     async def _create_in(
-        self, home: DirectoryLogs, name: TopicPartition, topic_id: UUID, config: LogConfig
+        self, directory_logs: DirectoryLogs, name: TopicPartition, topic_id: UUID, config: LogConfig
     ) -> PartitionLog:
         """Create the log in one directory. Raises LogFailed and DiskFull, after which the next
         directory is tried, and NoDescriptors."""
-        directory = home.directory
-        home.pending_creations += 1
-        self._estimate.reserved(home, self._clock.monotonic())
+        directory = directory_logs.directory
+        directory_logs.pending_creations += 1
+        self._estimate.reserved(directory_logs, self._clock.monotonic())
         made = False
         try:
             opened = await self._offload.run(
-                self._opener.create, home, name, topic_id, config, lane=directory.lane
+                self._opener.create, directory_logs, name, topic_id, config, lane=directory.lane
             )
         except OutOfDescriptors as error:
             raise NoDescriptors(f"cannot create log for {name}: {error}") from error
@@ -162,9 +169,9 @@ class LogCreation:
         else:
             made = True
         finally:
-            home.pending_creations -= 1
+            directory_logs.pending_creations -= 1
             if not made:
-                self._estimate.released(home)
+                self._estimate.released(directory_logs)
         if directory.failed:
             opened.fail(LogFailed(offline_reason(directory)))
             raise LogFailed(offline_reason(directory))

@@ -30,7 +30,7 @@ from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.directory_logs import DirectoryLogs
 from odradek.storage.log_manager.registry import LogRegistry, offline_reason
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 IDLE_SECONDS = 3600.0
 REST_RATIO = 3
@@ -76,10 +76,10 @@ class LogRemoval:
     async def delete(self, partitions: Iterable[TopicPartition]) -> None:
         """Delete logs; see `LogManager.delete` for the errors."""
         wanted = tuple(partitions)
-        for home, each in await self._rename_and_unregister(wanted, keep=False):
+        for directory_logs, each in await self._rename_and_unregister(wanted, keep=False):
             assert each.log is not None
             delay_ms = each.log.config.file_delete_delay_ms
-            self._directory_deletion.schedule(home.directory, each.new, delay_ms)
+            self._directory_deletion.schedule(directory_logs.directory, each.new, delay_ms)
         lost = [name for name in wanted if name in self._registry.offline]
         if lost:
             raise LogFailed(self._registry.offline[lost[0]].reason)
@@ -91,18 +91,20 @@ class LogRemoval:
 
     async def rename_found_to_stray(
         self,
-        home: DirectoryLogs,
+        directory_logs: DirectoryLogs,
         name: TopicPartition,
         directories: Iterable[str],
         opened: PartitionLog | None = None,
     ) -> None:
-        """Rename the directories of a partition in `home` to `-stray`; its log is not served, and no
+        """Rename the directories of a partition in `directory_logs` to `-stray`; its log is not served, and no
         other task uses its name."""
-        leaving = [self._leaving(home, name, each, opened, keep=True) for each in directories]
+        leaving = [
+            self._leaving(directory_logs, name, each, opened, keep=True) for each in directories
+        ]
         try:
-            await self._rename(home, leaving)
+            await self._rename(directory_logs, leaving)
         except OSError as error:
-            home.directory.fail(error)
+            directory_logs.directory.fail(error)
         else:
             for each in leaving:
                 _log_stray(each)
@@ -111,10 +113,10 @@ class LogRemoval:
         """Rename everything of a partition that is not served to `-stray`."""
         await self._registry.wait_until_free(name)
         with self._registry.claim(name), trio.CancelScope(shield=True):
-            for home in self._registry.homes():
-                if name in home.offline_directories:
+            for directory_logs in self._registry.online_directories():
+                if name in directory_logs.offline_directories:
                     await self.rename_found_to_stray(
-                        home, name, sorted(home.offline_directories[name])
+                        directory_logs, name, sorted(directory_logs.offline_directories[name])
                     )
 
     async def _rename_and_unregister(
@@ -137,8 +139,8 @@ class LogRemoval:
             leaving = self._forget(taken, keep=keep)
             with trio.CancelScope(shield=True):
                 async with trio.open_nursery() as nursery:
-                    for home, group in leaving.items():
-                        nursery.start_soon(self._rename_or_fence, home, group, gone)
+                    for directory_logs, group in leaving.items():
+                        nursery.start_soon(self._rename_or_fence, directory_logs, group, gone)
         return gone
 
     def _forget(
@@ -146,16 +148,16 @@ class LogRemoval:
     ) -> dict[DirectoryLogs, list[LogRename]]:
         leaving: dict[DirectoryLogs, list[LogRename]] = {}
         for name in partitions:
-            home, which = self._registry.remove(name)
+            directory_logs, partition_log = self._registry.remove(name)
             if not keep:
-                which.fail(LogFailed(f"{name} is deleted"))
-            leaves = self._leaving(home, name, str(name), which, keep=keep)
-            leaving.setdefault(home, []).append(leaves)
+                partition_log.fail(LogFailed(f"{name} is deleted"))
+            leaves = self._leaving(directory_logs, name, str(name), partition_log, keep=keep)
+            leaving.setdefault(directory_logs, []).append(leaves)
         return leaving
 
     def _leaving(
         self,
-        home: DirectoryLogs,
+        directory_logs: DirectoryLogs,
         name: TopicPartition,
         directory: str,
         opened: PartitionLog | None,
@@ -163,50 +165,50 @@ class LogRemoval:
         keep: bool,
     ) -> LogRename:
         new_name = names.stray_name if keep else names.deleted_name
-        aside = home.directory.path / new_name(*name, self._entropy.uuid())
-        return LogRename(name, home.directory.path / directory, aside, opened, keep)
+        aside = directory_logs.directory.path / new_name(*name, self._entropy.uuid())
+        return LogRename(name, directory_logs.directory.path / directory, aside, opened, keep)
 
     async def _rename_or_fence(
         self,
-        home: DirectoryLogs,
+        directory_logs: DirectoryLogs,
         group: list[LogRename],
         gone: list[tuple[DirectoryLogs, LogRename]],
     ) -> None:
         """Rename the directories, and add them to `gone`; on an error, take the log directory offline and
         fence the logs."""
         try:
-            await self._rename(home, group)
+            await self._rename(directory_logs, group)
         except OSError as error:
-            home.directory.fail(error)
+            directory_logs.directory.fail(error)
             for each in group:
                 assert each.log is not None
-                self._registry.fence(each.name, each.log, offline_reason(home.directory))
+                self._registry.fence(each.name, each.log, offline_reason(directory_logs.directory))
         else:
-            gone += [(home, each) for each in group]
+            gone += [(directory_logs, each) for each in group]
 
-    async def _rename(self, home: DirectoryLogs, group: Sequence[LogRename]) -> None:
+    async def _rename(self, directory_logs: DirectoryLogs, group: Sequence[LogRename]) -> None:
         """Rename the directories, sync, then write checkpoints without them. Raises OSError."""
-        async with home.file_lock:
+        async with directory_logs.file_lock:
             await retry_without_descriptors(
                 self._clock,
                 self._offload,
                 _rename_away,
                 self._files,
-                home,
+                directory_logs,
                 group,
-                lane=home.directory.lane,
+                lane=directory_logs.directory.lane,
             )
 
 
 def _log_stray(stray: LogRename) -> None:
-    log.warning(
+    _logger.warning(
         "log %s is not assigned to this broker. It is marked as stray and renamed to %s",
         stray.old,
         stray.new,
     )
 
 
-def _rename_away(files: Files, home: DirectoryLogs, leaving: Sequence[LogRename]) -> None:
+def _rename_away(files: Files, directory_logs: DirectoryLogs, leaving: Sequence[LogRename]) -> None:
     """Close the logs and rename their directories, in a worker thread; may be repeated."""
     for each in leaving:
         if each.keep and each.log is not None:
@@ -215,31 +217,31 @@ def _rename_away(files: Files, home: DirectoryLogs, leaving: Sequence[LogRename]
             files.rename(each.old, each.new)
         if not each.keep and each.log is not None:
             _close(each.log, clean=False)
-    files.sync_directory(home.directory.path)
+    files.sync_directory(directory_logs.directory.path)
     for each in leaving:
-        home.release(each.name, each.old.name)
-    _write_remaining_checkpoints(home)
+        directory_logs.release(each.name, each.old.name)
+    _write_remaining_checkpoints(directory_logs)
 
 
-def _write_remaining_checkpoints(home: DirectoryLogs) -> None:
+def _write_remaining_checkpoints(directory_logs: DirectoryLogs) -> None:
     """Write checkpoints without the removed logs, in a worker thread. Raises OSError."""
     try:
-        home.write_checkpoints()
+        directory_logs.write_checkpoints()
     except OSError as error:
         if error.errno not in DISK_FULL_ERRNOS:
             raise
         # The disk is full and the deletion frees space. Without the checkpoint files the next
         # start reads more, but no new log gets the entries of a deleted one.
-        home.remove_checkpoints()
+        directory_logs.remove_checkpoints()
 
 
-def _close(which: PartitionLog, *, clean: bool) -> None:
+def _close(partition_log: PartitionLog, *, clean: bool) -> None:
     try:
-        which.close(clean=clean)
+        partition_log.close(clean=clean)
     except StorageError as error:
-        log.warning("failed to close log %s: %s", which.directory, error)
+        _logger.warning("failed to close log %s: %s", partition_log.directory, error)
     except Exception as error:  # an unexpected error: the log is removed all the same
-        log.error("failed to close log %s", which.directory, exc_info=error)
+        _logger.error("failed to close log %s", partition_log.directory, exc_info=error)
 
 
 class DirectoryDeletion:
@@ -275,7 +277,7 @@ class DirectoryDeletion:
             except FileNotFoundError:
                 pass
             except OutOfDescriptors as error:
-                log.warning("failed to rename %s: %s", path, error)
+                _logger.warning("failed to rename %s: %s", path, error)
             except OSError as error:
                 directory.report(error, undone=True)
         self._queue.clear()
@@ -309,7 +311,7 @@ class DirectoryDeletion:
         except OSError as error:
             directory.report(error)
         else:
-            log.info("deleted %s", path)
+            _logger.info("deleted %s", path)
         rest = REST_RATIO * (self._clock.monotonic() - began)
         await self._clock.sleep(min(rest, REST_SECONDS_MAX))
 

@@ -26,7 +26,7 @@ from odradek.storage.log_manager.directory_logs import DirectoryLogs
 from odradek.storage.log_manager.loading import LogLoadFailure
 from odradek.storage.log_manager.registry import IsStray, LogRegistry, OfflineLog, offline_reason
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class LoadedLogs:
@@ -40,14 +40,17 @@ class LoadedLogs:
         self._is_stray = is_stray
 
     async def adopt(
-        self, home: DirectoryLogs, name: TopicPartition, found: PartitionLog | LogLoadFailure
+        self,
+        directory_logs: DirectoryLogs,
+        name: TopicPartition,
+        found: PartitionLog | LogLoadFailure,
     ) -> None:
         """Register a loaded log: it is served unless another directory has a log of the partition
         that is neither empty nor stray."""
         registry = self._registry
         opened = found if isinstance(found, PartitionLog) else None
-        if home.directory.failed:
-            reason = offline_reason(home.directory)
+        if directory_logs.directory.failed:
+            reason = offline_reason(directory_logs.directory)
             if opened is not None:
                 opened.fail(LogFailed(reason))
             if name not in registry.logs:
@@ -55,47 +58,56 @@ class LoadedLogs:
                     reason, None if opened is None else opened.topic_id
                 )
         elif isinstance(found, LogLoadFailure):
-            home.is_whole = False
-            await self._register_offline(home, name, None, found.reason)
+            directory_logs.is_whole = False
+            await self._register_offline(directory_logs, name, None, found.reason)
         elif (other := registry.logs.get(name)) is not None:
-            await self._resolve_duplicate(other, home, name, found)
+            await self._resolve_duplicate(other, directory_logs, name, found)
         elif self._is_offline(name):
-            await self._register_offline(home, name, found, f"{name} is in {found.directory}")
+            await self._register_offline(
+                directory_logs, name, found, f"{name} is in {found.directory}"
+            )
         else:
             registry.offline.pop(name, None)  # the directory failed meanwhile
-            registry.add(home, name, found)
+            registry.add(directory_logs, name, found)
 
     async def _resolve_duplicate(
-        self, other: PartitionLog, home: DirectoryLogs, name: TopicPartition, found: PartitionLog
+        self,
+        other: PartitionLog,
+        directory_logs: DirectoryLogs,
+        name: TopicPartition,
+        found: PartitionLog,
     ) -> None:
         registry = self._registry
         if _holds_nothing(found, other_log=other):
-            await self._remove(home, found)
+            await self._remove(directory_logs, found)
         elif _holds_nothing(other, other_log=found):
-            its_home, _ = registry.remove(name)
-            registry.add(home, name, found)
-            await self._remove(its_home, other)
+            other_directory_logs, _ = registry.remove(name)
+            registry.add(directory_logs, name, found)
+            await self._remove(other_directory_logs, other)
         elif self._is_stray(name, found.topic_id):
-            self.strays.append((home, found))
+            self.strays.append((directory_logs, found))
         elif self._is_stray(name, other.topic_id):
             self.strays.append(registry.remove(name))
-            registry.add(home, name, found)
+            registry.add(directory_logs, name, found)
         else:
-            await self._register_offline(home, name, found, f"{name} is in {found.directory}")
+            await self._register_offline(
+                directory_logs, name, found, f"{name} is in {found.directory}"
+            )
 
     def _is_offline(self, name: TopicPartition) -> bool:
         """Whether an online directory has a log of that name that is not served."""
         return any(
-            str(name) in home.offline_directories.get(name, ()) for home in self._registry.homes()
+            str(name) in directory_logs.offline_directories.get(name, ())
+            for directory_logs in self._registry.online_directories()
         )
 
-    async def _remove(self, home: DirectoryLogs, copy: PartitionLog) -> None:
+    async def _remove(self, directory_logs: DirectoryLogs, copy: PartitionLog) -> None:
         """Remove an empty copy durably: otherwise the future replica of a move could be truncated to
         match it. After a crash the copy is found again."""
-        log.warning(
+        _logger.warning(
             "duplicate log directories found: deleting %s, because it is empty", copy.directory
         )
-        directory = home.directory
+        directory = directory_logs.directory
 
         def remove() -> None:
             copy.delete()
@@ -107,17 +119,21 @@ class LoadedLogs:
             directory.report(error)
 
     async def _register_offline(
-        self, home: DirectoryLogs, name: TopicPartition, found: PartitionLog | None, reason: str
+        self,
+        directory_logs: DirectoryLogs,
+        name: TopicPartition,
+        found: PartitionLog | None,
+        reason: str,
     ) -> None:
         """Register a log as offline; its other copies are closed."""
         registry = self._registry
-        copies = [] if found is None else [(home, found)]
-        home.keep_offline(name, str(name))
+        copies = [] if found is None else [(directory_logs, found)]
+        directory_logs.keep_offline(name, str(name))
         topic_id = None if found is None else found.topic_id
         if name in registry.logs:
-            its_home, other = registry.remove(name)
-            its_home.keep_offline(name, str(name))
-            copies.append((its_home, other))
+            other_directory_logs, other = registry.remove(name)
+            other_directory_logs.keep_offline(name, str(name))
+            copies.append((other_directory_logs, other))
             topic_id = topic_id or other.topic_id
             reason += (
                 f" and in {other.directory} (an interrupted move between directories): stop the broker "
@@ -128,12 +144,12 @@ class LoadedLogs:
             topic_id = topic_id or lost.topic_id
             reason += f"; {lost.reason}"
         if copies:
-            log.error("%s", reason)
+            _logger.error("%s", reason)
         registry.offline[name] = OfflineLog(reason, topic_id)
-        for its_home, copy in copies:
-            lane = its_home.directory.lane
+        for other_directory_logs, copy in copies:
+            lane = other_directory_logs.directory.lane
             if not await self._offload.run(shutdown.close_logs, (copy,), lane=lane):
-                its_home.is_whole = False
+                other_directory_logs.is_whole = False
 
 
 def _holds_nothing(found: PartitionLog, *, other_log: PartitionLog) -> bool:

@@ -50,7 +50,7 @@ from odradek.storage.log.partition_log import LogEnvironment, PartitionLog, Reco
 from odradek.storage.log.partition_metadata import CorruptMetadata
 from odradek.storage.log_manager.directory_logs import DirectoryLogs
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 CHUNK = 32
 """Cleanly closed logs that are opened in one call to a thread."""
@@ -125,10 +125,10 @@ class DirectoryScan:
         return ANYWHERE if compact or name in self.cleaned_to else 0
 
 
-def scan_directory(files: Files, home: DirectoryLogs) -> DirectoryScan:
+def scan_directory(files: Files, directory_logs: DirectoryLogs) -> DirectoryScan:
     """Read and remove the clean shutdown file, read the checkpoints, classify the directories. Raises
     OSError."""
-    directory = home.directory
+    directory = directory_logs.directory
     clean_shutdown_file = directory.remove_clean_shutdown_file()
     there = files.list(directory.path)
     found = classify_directories(
@@ -140,10 +140,10 @@ def scan_directory(files: Files, home: DirectoryLogs) -> DirectoryScan:
     return DirectoryScan(
         clean_shutdown_file,
         found,
-        home.read_checkpoint(Checkpoint.RECOVERY_POINT),
-        home.read_checkpoint(Checkpoint.LOG_START),
-        home.read_checkpoint(Checkpoint.HIGH_WATERMARK),
-        home.read_checkpoint(Checkpoint.CLEANER),
+        directory_logs.read_checkpoint(Checkpoint.RECOVERY_POINT),
+        directory_logs.read_checkpoint(Checkpoint.LOG_START),
+        directory_logs.read_checkpoint(Checkpoint.HIGH_WATERMARK),
+        directory_logs.read_checkpoint(Checkpoint.CLEANER),
     )
 
 
@@ -163,7 +163,9 @@ def _warn_about(path: Path, found: DirectoryContents) -> None:
     ):
         if which:
             shown = ", ".join(which[:5]) + (", …" if len(which) > 5 else "")
-            log.warning("log directory %s: %d directories %s: %s", path, len(which), what, shown)
+            _logger.warning(
+                "log directory %s: %d directories %s: %s", path, len(which), what, shown
+            )
 
 
 def common_broker_epoch(
@@ -186,7 +188,7 @@ class LogLoadFailure(NamedTuple):
 
 def _damaged(path: Path, error: Exception) -> LogLoadFailure:
     expected = isinstance(error, (CorruptMetadata, KafkaError, OSError))
-    log.error("log %s is offline: %s", path, error, exc_info=None if expected else error)
+    _logger.error("log %s is offline: %s", path, error, exc_info=None if expected else error)
     return LogLoadFailure(f"failed to load log {path}: {error}")
 
 
@@ -223,7 +225,11 @@ class LogOpener:
         return log
 
     def load(
-        self, home: DirectoryLogs, found: DirectoryScan, wanted: TopicPartition, config: LogConfig
+        self,
+        directory_logs: DirectoryLogs,
+        found: DirectoryScan,
+        wanted: TopicPartition,
+        config: LogConfig,
     ) -> PartitionLog:
         """Open an existing log, with the offsets of the directory's checkpoints."""
         recovery = RecoveryOptions(
@@ -232,7 +238,9 @@ class LogOpener:
             log_start_offset=found.log_starts.get(wanted, 0),
             accepted_gaps_end=found.accepted_gaps_end(wanted, compact=config.compact),
         )
-        opened = self._open(home.directory.path_of(*wanted), wanted, config, None, recovery)
+        opened = self._open(
+            directory_logs.directory.path_of(*wanted), wanted, config, None, recovery
+        )
         opened.advance_high_watermark(found.high_watermarks.get(wanted, 0))
         opened.is_checkpointed = wanted in found.recovery_points
         if wanted in found.cleaned_to:
@@ -240,15 +248,15 @@ class LogOpener:
         return opened
 
     def create(
-        self, home: DirectoryLogs, name: TopicPartition, topic_id: UUID, config: LogConfig
+        self, directory_logs: DirectoryLogs, name: TopicPartition, topic_id: UUID, config: LogConfig
     ) -> PartitionLog:
         """Create a log; it is durable when this returns. After a failure the directory is removed again.
 
         Raises OSError, also if that removal fails, and the errors of PartitionLog.open.
         """
-        path = home.directory.path_of(*name)
+        path = directory_logs.directory.path_of(*name)
         fresh = not self.environment.files.exists(path)
-        home.forget(name)
+        directory_logs.forget(name)
         try:
             return self._open(path, name, config, topic_id, RecoveryOptions(clean=fresh))
         except OSError:
@@ -269,13 +277,13 @@ class DirectoryLoader:
 
     def __init__(
         self,
-        home: DirectoryLogs,
+        directory_logs: DirectoryLogs,
         opener: LogOpener,
         offload: Offload,
         config_for: Callable[[str], LogConfig],
         workers: int,
     ) -> None:
-        self.home = home
+        self.directory_logs = directory_logs
         self.opener = opener
         self.scan_result: DirectoryScan | None = None
         """Result of `scan_directory`; None before, or if the directory cannot be read."""
@@ -295,10 +303,13 @@ class DirectoryLoader:
 
     async def scan_directory(self) -> None:
         """Scan the directory. A disk failure takes it offline."""
-        directory = self.home.directory
+        directory = self.directory_logs.directory
         try:
             self.scan_result = await self._offload.run(
-                scan_directory, self.opener.environment.files, self.home, lane=directory.lane
+                scan_directory,
+                self.opener.environment.files,
+                self.directory_logs,
+                lane=directory.lane,
             )
         except OutOfDescriptors as error:
             self.exhausted = error
@@ -308,15 +319,15 @@ class DirectoryLoader:
     async def open(self, adopt: Adopt) -> None:
         """Open the logs and call `adopt` with each on the loop. A disk failure takes the directory
         offline; a damaged log only goes offline itself."""
-        directory = self.home.directory
+        directory = self.directory_logs.directory
         if self.scan_result is None:
             return
         await self._open_all(self.scan_result, adopt)
         if directory.failed or self.exhausted is not None:
             return
-        self.home.loaded = True
+        self.directory_logs.loaded = True
         try:  # a new log must not get the checkpoint entries of a removed one
-            await self._offload.run(self.home.write_checkpoints, lane=directory.lane)
+            await self._offload.run(self.directory_logs.write_checkpoints, lane=directory.lane)
         except OSError as error:
             directory.report(error, undone=True)
 
@@ -327,27 +338,27 @@ class DirectoryLoader:
         shutdown, with the checkpoint entries if they belong to it. Waits for a file descriptor;
         otherwise as `open`."""
         assert self.scan_result is not None
-        home, files = self.home, self.opener.environment.files
+        directory_logs, files = self.directory_logs, self.opener.environment.files
         known = self.scan_result if is_checkpointed else self.scan_result.without_checkpoints()
         known, config = replace(known, clean_shutdown_file=None), self._config_for(name.topic)
-        old, new = home.directory.path / copy, home.directory.path_of(*name)
+        old, new = directory_logs.directory.path / copy, directory_logs.directory.path_of(*name)
 
         def load() -> PartitionLog:
             has_name = files.exists(new) and not files.exists(old)  # by the previous attempt
             if not has_name:
                 files.rename(old, new)
-            files.sync_directory(home.directory.path)
-            return self.opener.load(home, known, name, config)
+            files.sync_directory(directory_logs.directory.path)
+            return self.opener.load(directory_logs, known, name, config)
 
-        home.loaded = False  # a shutdown meanwhile is not clean
-        lane = home.directory.lane
+        directory_logs.loaded = False  # a shutdown meanwhile is not clean
+        lane = directory_logs.directory.lane
         while (opened := await self._offload.run(self._try, name, load, lane=lane)) is None:
             if self.exhausted is None:
                 return
             self.exhausted = None
             await self.opener.environment.clock.sleep(RETRY_SECONDS)
-        await adopt(home, name, opened)
-        home.loaded = True
+        await adopt(directory_logs, name, opened)
+        directory_logs.loaded = True
 
     async def _open_all(self, found: DirectoryScan, adopt: Adopt) -> None:
         # One call per log that needs recovery; cleanly closed logs are opened in batches.
@@ -357,14 +368,14 @@ class DirectoryLoader:
 
         async def work() -> None:
             for chunk in chunks:
-                if self.home.directory.failed or self.exhausted is not None:
+                if self.directory_logs.directory.failed or self.exhausted is not None:
                     return
                 wanted = [(name, self._config_for(name.topic)) for name in chunk]
                 opened = await self._offload.run(
-                    self._open, found, wanted, lane=self.home.directory.lane
+                    self._open, found, wanted, lane=self.directory_logs.directory.lane
                 )
                 for name, each in opened:
-                    await adopt(self.home, name, each)
+                    await adopt(self.directory_logs, name, each)
 
         async with trio.open_nursery() as nursery:
             for _ in range(self._workers):
@@ -376,10 +387,12 @@ class DirectoryLoader:
         """Open as many logs as possible, in a worker thread."""
         opened: list[tuple[TopicPartition, PartitionLog | LogLoadFailure]] = []
         for name, config in wanted:
-            each = self._try(name, partial(self.opener.load, self.home, found, name, config))
+            each = self._try(
+                name, partial(self.opener.load, self.directory_logs, found, name, config)
+            )
             if each is not None:
                 opened.append((name, each))
-            if self.home.directory.failed or self.exhausted is not None:
+            if self.directory_logs.directory.failed or self.exhausted is not None:
                 break
         return opened
 
@@ -388,7 +401,7 @@ class DirectoryLoader:
     ) -> PartitionLog | LogLoadFailure | None:
         """Open one log in a worker thread. None: its directory was notified of a disk failure, or the
         process is `exhausted`."""
-        directory = self.home.directory
+        directory = self.directory_logs.directory
         try:
             return load()
         except (OutOfDescriptors, NoDescriptors) as error:

@@ -64,7 +64,7 @@ from odradek.storage.log_manager.services import LogManagerIntervals, LogService
 from odradek.storage.moving.interrupted_moves import InterruptedMoves
 from odradek.storage.moving.mover import Mover, MoverSettings
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 __all__ = ["LogManagerIntervals", "LogManager", "LogServices"]
 
@@ -104,8 +104,8 @@ class LogManager:
         self.offload = services.offload
         self.directory_deletion = services.directory_deletion
         self.config_of = services.config_for
-        self.homes = services.homes
-        self.home_of = services.registry.home_of
+        self.online_directories = services.online_directories
+        self.directory_logs_of = services.registry.directory_logs_of
         self.logs = services.logs
         self.report = services.report
         self.report_at = services.report_at
@@ -166,7 +166,7 @@ class LogManager:
 
     def directory_of(self, log: PartitionLog) -> LogDirectory:
         """The log directory of a log. Raises KeyError if the log is not of this manager."""
-        return self.registry.home_of(log).directory
+        return self.registry.directory_logs_of(log).directory
 
     @property
     def offline(self) -> Sequence[TopicPartition]:
@@ -207,7 +207,7 @@ class LogManager:
         """
         self._token = trio.lowlevel.current_trio_token()
         started = self.clock.monotonic()
-        loaders = [self._new_loader(home) for home in self.homes()]
+        loaders = [self._new_loader(directory_logs) for directory_logs in self.online_directories()]
         async with trio.open_nursery() as nursery:
             for loader in loaders:
                 nursery.start_soon(loader.scan_directory)
@@ -218,14 +218,14 @@ class LogManager:
                 nursery.start_soon(self._load, loader, loaded_logs)
         if self._exhausted is not None:
             raise NoDirectory(f"too few file descriptors ({self._exhausted}): raise ulimit -n")
-        for home, stray in loaded_logs.strays:
+        for directory_logs, stray in loaded_logs.strays:
             name = TopicPartition(stray.topic, stray.partition)
-            await self.log_removal.rename_found_to_stray(home, name, [str(name)], stray)
+            await self.log_removal.rename_found_to_stray(directory_logs, name, [str(name)], stray)
         await self._interrupted_moves.resume()
-        log.info(
+        _logger.info(
             "loaded %d logs in %.2f s", len(self.registry.logs), self.clock.monotonic() - started
         )
-        if not self.homes():
+        if not self.online_directories():
             self.storage_failed.set()
 
     async def promote_moved(
@@ -239,9 +239,9 @@ class LogManager:
         renamed to `-stray`."""
         await self._interrupted_moves.promote(is_elsewhere, is_stray)
 
-    def _new_loader(self, home: DirectoryLogs) -> log_loading.DirectoryLoader:
+    def _new_loader(self, directory_logs: DirectoryLogs) -> log_loading.DirectoryLoader:
         return log_loading.DirectoryLoader(
-            home,
+            directory_logs,
             self._opener,
             self.offload,
             self.config_of,
@@ -249,20 +249,22 @@ class LogManager:
         )
 
     async def _load(self, loader: log_loading.DirectoryLoader, loaded_logs: LoadedLogs) -> None:
-        home = loader.home
+        directory_logs = loader.directory_logs
         await loader.open(loaded_logs.adopt)
         self._clean_shutdown_files.append(loader.clean_shutdown_file)
         self._exhausted = self._exhausted or loader.exhausted
-        if home.directory.failed:
+        if directory_logs.directory.failed:
             for name in loader.found.live:
                 if name not in self.registry.logs:
-                    self.registry.offline[name] = OfflineLog(offline_reason(home.directory), None)
+                    self.registry.offline[name] = OfflineLog(
+                        offline_reason(directory_logs.directory), None
+                    )
             return
         for directory_name in loader.found.deleted:
-            path = home.directory.path / directory_name
+            path = directory_logs.directory.path / directory_name
             topic = names.parse(directory_name).topic_partition.topic
             self.directory_deletion.schedule(
-                home.directory, path, self.config_of(topic).file_delete_delay_ms
+                directory_logs.directory, path, self.config_of(topic).file_delete_delay_ms
             )
 
     # Creation
@@ -293,11 +295,13 @@ class LogManager:
             directory_id=directory_id,
         )
 
-    async def assign_topic_id(self, which: PartitionLog, topic_id: UUID) -> None:
+    async def assign_topic_id(self, partition_log: PartitionLog, topic_id: UUID) -> None:
         """Write the topic id of a log that has none; see `PartitionLog.assign_topic_id`. Raises
         LogFailed, DiskFull."""
-        async with self.registry.holding_file_lock(which) as home:
-            await self.offload.run(which.assign_topic_id, topic_id, lane=home.directory.lane)
+        async with self.registry.holding_file_lock(partition_log) as directory_logs:
+            await self.offload.run(
+                partition_log.assign_topic_id, topic_id, lane=directory_logs.directory.lane
+            )
 
     # Deletion
 
@@ -326,20 +330,20 @@ class LogManager:
         await self.log_removal.rename_to_stray([name])
         await self.log_removal.rename_offline_to_stray(name)
 
-    async def flush(self, which: PartitionLog, up_to: int) -> None:
+    async def flush(self, partition_log: PartitionLog, up_to: int) -> None:
         """Return when everything below offset `up_to` is durable; concurrent callers share a flush.
 
         Raises LogFailed, DiskFull.
         """
-        async with self.registry.holding_file_lock(which) as home:
-            if which.recovery_point < up_to:
-                await self.offload.run(which.flush, lane=home.directory.lane)
-            which.flushed()
+        async with self.registry.holding_file_lock(partition_log) as directory_logs:
+            if partition_log.recovery_point < up_to:
+                await self.offload.run(partition_log.flush, lane=directory_logs.directory.lane)
+            partition_log.flushed()
 
     # Truncation
 
     async def truncate(
-        self, which: PartitionLog, offset: int, *, begin: Callable[[], None] = _do_nothing
+        self, partition_log: PartitionLog, offset: int, *, begin: Callable[[], None] = _do_nothing
     ) -> None:
         """Truncate a log (`PartitionLog.truncate_to`); no other operation changes its files meanwhile.
 
@@ -347,42 +351,49 @@ class LogManager:
         nothing is truncated. After `begin` the caller must not append. Raises what `begin` raises,
         LogFailed, DiskFull.
         """
-        async with self.registry.holding_file_lock(which) as home:
+        async with self.registry.holding_file_lock(partition_log) as directory_logs:
             begin()
-            before = which.log_start_offset
-            await self.offload.run(which.truncate_to, offset, lane=home.directory.lane)
-            await self._write_lowered_log_start(which, home, before)
+            before = partition_log.log_start_offset
+            await self.offload.run(
+                partition_log.truncate_to, offset, lane=directory_logs.directory.lane
+            )
+            await self._write_lowered_log_start(partition_log, directory_logs, before)
 
     async def truncate_fully(
         self,
-        which: PartitionLog,
+        partition_log: PartitionLog,
         beginning: EmptyLogStart,
         *,
         begin: Callable[[], None] = _do_nothing,
     ) -> None:
         """Delete a log's records (`PartitionLog.truncate_fully`), under the same rules as `truncate`.
         The log start offset checkpoint is written last. Raises what `begin` raises, LogFailed."""
-        async with self.registry.holding_file_lock(which) as home:
+        async with self.registry.holding_file_lock(partition_log) as directory_logs:
             begin()
-            before = which.log_start_offset
-            await self.offload.run(which.truncate_fully, beginning, lane=home.directory.lane)
-            await self._write_lowered_log_start(which, home, before)
+            before = partition_log.log_start_offset
+            await self.offload.run(
+                partition_log.truncate_fully, beginning, lane=directory_logs.directory.lane
+            )
+            await self._write_lowered_log_start(partition_log, directory_logs, before)
         if beginning.log_start_offset != beginning.offset:
-            await self.checkpoint((Checkpoint.LOG_START,), home.directory)
+            await self.checkpoint((Checkpoint.LOG_START,), directory_logs.directory)
 
     async def _write_lowered_log_start(
-        self, which: PartitionLog, home: DirectoryLogs, before: int
+        self, partition_log: PartitionLog, directory_logs: DirectoryLogs, before: int
     ) -> None:
         """Write a lowered log start offset: with the old checkpoint, the next start would delete
         later appends. If this fails, the directory goes offline, even if it is only full, because the
         truncation cannot be undone."""
-        if which.log_start_offset >= before:
+        if partition_log.log_start_offset >= before:
             return
-        write, lane = partial(home.write_checkpoints, (Checkpoint.LOG_START,)), home.directory.lane
+        write, lane = (
+            partial(directory_logs.write_checkpoints, (Checkpoint.LOG_START,)),
+            directory_logs.directory.lane,
+        )
         try:
             await retry_without_descriptors(self.clock, self.offload, write, lane=lane)
         except OSError as error:
-            home.directory.report(error)
+            directory_logs.directory.report(error)
 
     # Configs
 
@@ -407,27 +418,27 @@ class LogManager:
         moves. Their logs and the moves in progress stay."""
         registry = self.registry
         for path in sorted(paths - registry.cordoned):
-            log.info("log directory %s is cordoned and gets no new partitions", path)
+            _logger.info("log directory %s is cordoned and gets no new partitions", path)
         for path in sorted(registry.cordoned - paths):
-            log.info("log directory %s is no longer cordoned", path)
+            _logger.info("log directory %s is no longer cordoned", path)
         registry.cordoned = paths
 
     # Failure
 
-    def _checkpoint_due(self, which: PartitionLog) -> None:
+    def _checkpoint_due(self, partition_log: PartitionLog) -> None:
         """Write the recovery point of a log, which may be lower than before, before the log
         continues."""
-        home = self.registry.logs_by_directory[which.directory.parent]
-        home.write_checkpoints((Checkpoint.RECOVERY_POINT, Checkpoint.CLEANER))
+        directory_logs = self.registry.logs_by_directory[partition_log.directory.parent]
+        directory_logs.write_checkpoints((Checkpoint.RECOVERY_POINT, Checkpoint.CLEANER))
 
-    def _flush_due(self, which: PartitionLog, up_to: int) -> None:
+    def _flush_due(self, partition_log: PartitionLog, up_to: int) -> None:
         """Queue a flush; called from any thread."""
-        self._on_loop(self.flushing.due, which, up_to)
+        self._on_loop(self.flushing.due, partition_log, up_to)
 
-    def _failed_alone(self, which: PartitionLog) -> None:
+    def _failed_alone(self, partition_log: PartitionLog) -> None:
         """Notify `on_log_failed`; called from any thread."""
         if self._on_failed_alone is not None:
-            self._on_loop(self._on_failed_alone, which)
+            self._on_loop(self._on_failed_alone, partition_log)
 
     def _directory_failed(self, directory: LogDirectory) -> None:
         self._on_loop(self._drop, directory)
@@ -445,8 +456,8 @@ class LogManager:
         self.mover.directory_failed(directory.path)
         if self._on_failure is not None:
             self._on_failure(directory, lost)
-        if not self.homes() or directory is self.directories.metadata:
-            log.critical(
+        if not self.online_directories() or directory is self.directories.metadata:
+            _logger.critical(
                 "shutting down, because the last log directory or the metadata log directory has failed: %s",
                 directory.path,
             )
@@ -470,10 +481,10 @@ class LogManager:
         """
         await self.mover.convert_all_for_kafka()
         async with trio.open_nursery() as nursery:
-            for home in self.homes():
-                nursery.start_soon(self._close, home, broker_epoch)
+            for directory_logs in self.online_directories():
+                nursery.start_soon(self._close, directory_logs, broker_epoch)
         self.registry.logs.clear()
 
-    async def _close(self, home: DirectoryLogs, broker_epoch: int) -> None:
+    async def _close(self, directory_logs: DirectoryLogs, broker_epoch: int) -> None:
         workers = self.intervals().recovery_threads_per_directory
-        await shutdown.close(home, self.offload, workers, broker_epoch=broker_epoch)
+        await shutdown.close(directory_logs, self.offload, workers, broker_epoch=broker_epoch)

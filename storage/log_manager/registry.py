@@ -62,15 +62,21 @@ class LogRegistry:
             raise LogFailed(self.offline[name].reason)
         return found
 
-    def homes(self) -> Sequence[DirectoryLogs]:
+    def online_directories(self) -> Sequence[DirectoryLogs]:
         """The online log directories with their logs."""
-        return [home for home in self.logs_by_directory.values() if not home.directory.failed]
+        return [
+            directory_logs
+            for directory_logs in self.logs_by_directory.values()
+            if not directory_logs.directory.failed
+        ]
 
     @property
     def are_all_online(self) -> bool:
-        return not any(home.directory.failed for home in self.logs_by_directory.values())
+        return not any(
+            directory_logs.directory.failed for directory_logs in self.logs_by_directory.values()
+        )
 
-    def home_of(self, log: PartitionLog) -> DirectoryLogs:
+    def directory_logs_of(self, log: PartitionLog) -> DirectoryLogs:
         """Directory of a log. Raises KeyError for an unknown directory."""
         return self.logs_by_directory[log.directory.parent]
 
@@ -79,22 +85,22 @@ class LogRegistry:
         """Hold the file lock of the log's directory; if the log moves while waiting, that of its new
         directory."""
         while True:
-            home = self.home_of(log)
-            async with home.file_lock:
-                if self.home_of(log) is home:
-                    yield home
+            directory_logs = self.directory_logs_of(log)
+            async with directory_logs.file_lock:
+                if self.directory_logs_of(log) is directory_logs:
+                    yield directory_logs
                     return
 
-    def add(self, home: DirectoryLogs, name: TopicPartition, log: PartitionLog) -> None:
+    def add(self, directory_logs: DirectoryLogs, name: TopicPartition, log: PartitionLog) -> None:
         """Register a log: from now on it is served."""
-        home.logs[name] = self.logs[name] = log
+        directory_logs.logs[name] = self.logs[name] = log
 
     def remove(self, name: TopicPartition) -> tuple[DirectoryLogs, PartitionLog]:
         """Unregister a log. Raises KeyError if it is not served."""
         log = self.logs.pop(name)
-        home = self.home_of(log)
-        del home.logs[name]
-        return home, log
+        directory_logs = self.directory_logs_of(log)
+        del directory_logs.logs[name]
+        return directory_logs, log
 
     def relocated(
         self, name: TopicPartition, log: PartitionLog, old: DirectoryLogs, new: DirectoryLogs
@@ -111,13 +117,13 @@ class LogRegistry:
 
     def drop(self, directory: LogDirectory) -> list[PartitionLog]:
         """Fence all logs of a failed directory, and return them."""
-        home = self.logs_by_directory.get(directory.path)
-        if home is None:  # a separate directory of the metadata log
+        directory_logs = self.logs_by_directory.get(directory.path)
+        if directory_logs is None:  # a separate directory of the metadata log
             return []
-        lost = list(home.logs.items())
+        lost = list(directory_logs.logs.items())
         for name, log in lost:
             self.fence(name, log, offline_reason(directory))
-        home.logs.clear()
+        directory_logs.logs.clear()
         return [log for _, log in lost]
 
     async def wait_until_free(self, *names: TopicPartition) -> None:

@@ -89,42 +89,44 @@ class LogServices:
     def logs(self) -> Sequence[PartitionLog]:
         return tuple(self.registry.logs.values())
 
-    def homes(self) -> Sequence[DirectoryLogs]:
+    def online_directories(self) -> Sequence[DirectoryLogs]:
         """The online log directories with their logs."""
-        return self.registry.homes()
+        return self.registry.online_directories()
 
     def lane_of(self, log: PartitionLog) -> str:
         """Offload lane of the log's directory."""
-        return self.registry.home_of(log).directory.lane
+        return self.registry.directory_logs_of(log).directory.lane
 
-    def report(self, which: PartitionLog, error: OSError, *, undone: bool = False) -> None:
+    def report(self, partition_log: PartitionLog, error: OSError, *, undone: bool = False) -> None:
         """Handle an I/O error of a log: its directory may go offline. Called from any thread.
 
         `undone` means that the files are unchanged.
         """
         if error.errno in WRONG_FILE_TYPE_ERRNOS:
-            which.handle_io_error(error)
+            partition_log.handle_io_error(error)
             return
-        home = self.registry.logs_by_directory.get(which.directory.parent)
-        if home is not None:
-            home.directory.report(error, undone=undone)
+        directory_logs = self.registry.logs_by_directory.get(partition_log.directory.parent)
+        if directory_logs is not None:
+            directory_logs.directory.report(error, undone=undone)
 
     def report_at(self, path: Path, error: OSError) -> None:
         """`report` for the path of a log's file."""
-        home = self.registry.logs_by_directory.get(path.parent.parent)
-        if home is not None and error.errno not in NO_MEMORY:
-            home.directory.report(error)
+        directory_logs = self.registry.logs_by_directory.get(path.parent.parent)
+        if directory_logs is not None and error.errno not in NO_MEMORY:
+            directory_logs.directory.report(error)
 
     async def checkpoint(
         self, kinds: Iterable[Checkpoint], directory: LogDirectory | None = None
     ) -> None:
         """Write checkpoints of one log directory or of all; a failure takes its directory offline."""
         wanted = tuple(kinds)
-        for home in self.homes():
-            if directory is not None and home.directory is not directory:
+        for directory_logs in self.online_directories():
+            if directory is not None and directory_logs.directory is not directory:
                 continue
             try:
-                await self.offload.run(home.write_checkpoints, wanted, lane=home.directory.lane)
+                await self.offload.run(
+                    directory_logs.write_checkpoints, wanted, lane=directory_logs.directory.lane
+                )
             except OSError as error:
                 # The old checkpoint file is intact, so a full disk does not fail the directory.
-                home.directory.report(error, undone=True)
+                directory_logs.directory.report(error, undone=True)

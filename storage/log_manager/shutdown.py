@@ -22,40 +22,42 @@ from odradek.storage.errors import StorageError
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.directory_logs import DirectoryLogs
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 CHUNK = 32
 
 
-async def close(home: DirectoryLogs, offload: Offload, workers: int, *, broker_epoch: int) -> None:
+async def close(
+    directory_logs: DirectoryLogs, offload: Offload, workers: int, *, broker_epoch: int
+) -> None:
     """Close the logs, write the checkpoints and the clean shutdown file. A failure takes the directory offline and
     ends the shutdown of the directory."""
-    directory = home.directory
-    if not await _close_all(home, offload, workers) or directory.failed:
-        log.warning("log directory %s was not shut down cleanly", directory.path)
+    directory = directory_logs.directory
+    if not await _close_all(directory_logs, offload, workers) or directory.failed:
+        _logger.warning("log directory %s was not shut down cleanly", directory.path)
         return
 
     def finish() -> None:
-        home.write_checkpoints()
-        if home.loaded and home.is_whole:
+        directory_logs.write_checkpoints()
+        if directory_logs.loaded and directory_logs.is_whole:
             directory.write_clean_shutdown_file(broker_epoch)
 
     try:
         await offload.run(finish, lane=directory.lane)
     except OSError as error:
         directory.report(error)
-    home.logs.clear()
+    directory_logs.logs.clear()
 
 
-async def _close_all(home: DirectoryLogs, offload: Offload, workers: int) -> bool:
-    logs = list(home.logs.values())
+async def _close_all(directory_logs: DirectoryLogs, offload: Offload, workers: int) -> bool:
+    logs = list(directory_logs.logs.values())
     chunks = iter([logs[start : start + CHUNK] for start in range(0, len(logs), CHUNK)])
     good = True
 
     async def work() -> None:
         nonlocal good
         for chunk in chunks:
-            if not await offload.run(close_logs, chunk, lane=home.directory.lane):
+            if not await offload.run(close_logs, chunk, lane=directory_logs.directory.lane):
                 good = False
 
     async with trio.open_nursery() as nursery:
@@ -70,13 +72,13 @@ def close_logs(logs: Sequence[PartitionLog]) -> bool:
     for each in logs:
         if each.failure is not None:  # it is offline: its last write may be incomplete
             good = False
-            log.error("log %s was not closed cleanly: %s", each.directory, each.failure)
+            _logger.error("log %s was not closed cleanly: %s", each.directory, each.failure)
         try:
             each.close(clean=True)
         except StorageError as error:
             good = False
-            log.error("log %s was not closed cleanly: %s", each.directory, error)
+            _logger.error("log %s was not closed cleanly: %s", each.directory, error)
         except Exception as error:
             good = False
-            log.error("failed to close log %s", each.directory, exc_info=error)
+            _logger.error("failed to close log %s", each.directory, exc_info=error)
     return good

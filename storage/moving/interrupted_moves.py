@@ -121,7 +121,7 @@ def decide_startup(
     return decisions
 
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 @value_class
@@ -149,7 +149,7 @@ class InterruptedMoves:
 
     async def find(self, loadings: Sequence[DirectoryLoader]) -> None:
         """Find the future replicas in the directories that could be read, before any log is opened."""
-        self._loadings = {each.home.directory.path: each for each in loadings}
+        self._loadings = {each.directory_logs.directory.path: each for each in loadings}
         live: defaultdict[TopicPartition, list[Path]] = defaultdict(list)
         leftovers: defaultdict[TopicPartition, list[MoveLeftover]] = defaultdict(list)
         for path in self._services.registry.logs_by_directory:  # in the order of log.dirs
@@ -165,7 +165,7 @@ class InterruptedMoves:
             for copy in self._copies[name]:
                 # If the directory has `tp` too, the checkpoint entries are those of `tp`.
                 if not copy.has_log and copy.leftover.directory not in live[name]:
-                    self._home_of(copy.leftover).keep_offline(name, copy.leftover.name)
+                    self._directory_logs_of(copy.leftover).keep_offline(name, copy.leftover.name)
 
     async def _read_topic_ids(
         self, name: TopicPartition, leftovers: Sequence[MoveLeftover], live: Sequence[Path]
@@ -181,7 +181,7 @@ class InterruptedMoves:
     async def _topic_id(self, path: Path) -> UUID | None:
         """Read the topic id in the directory `path`; None: unknown. Reports I/O errors to the log directory."""
         loading = self._loadings[path.parent]
-        directory = loading.home.directory
+        directory = loading.directory_logs.directory
         try:
             return await self._services.offload.run(
                 read_topic_id, self._services.files, path, lane=directory.lane
@@ -196,7 +196,7 @@ class InterruptedMoves:
                 directory.report(error)
             return None
 
-    def _home_of(self, leftover: MoveLeftover) -> DirectoryLogs:
+    def _directory_logs_of(self, leftover: MoveLeftover) -> DirectoryLogs:
         return self._services.registry.logs_by_directory[leftover.directory]
 
     async def resume(self) -> None:
@@ -214,7 +214,7 @@ class InterruptedMoves:
             for copy in copies:
                 if copy.has_log:
                     path = copy.leftover.directory / copy.leftover.name
-                    log.warning(
+                    _logger.warning(
                         "keeping future replica %s: the current replica of %s is offline",
                         path,
                         name,
@@ -226,15 +226,18 @@ class InterruptedMoves:
     ) -> None:
         live = [served.directory.parent]
         for leftover, action in decide_startup(live, leftovers, is_any_offline=False):
-            home, path = self._home_of(leftover), leftover.directory / leftover.name
-            if home.directory.failed:
+            directory_logs, path = (
+                self._directory_logs_of(leftover),
+                leftover.directory / leftover.name,
+            )
+            if directory_logs.directory.failed:
                 continue
             if action is StartupAction.RESUME:
-                log.info("resuming the move to %s", path)
-                self._mover.resume(name, home, path)
+                _logger.info("resuming the move to %s", path)
+                self._mover.resume(name, directory_logs, path)
             else:
-                log.warning("deleting future replica %s: its move cannot be resumed", path)
-                await self._mover.discard(name, home, path)
+                _logger.warning("deleting future replica %s: its move cannot be resumed", path)
+                await self._mover.discard(name, directory_logs, path)
 
     def _decide(
         self, lone: Sequence[MoveLeftover], *, is_elsewhere: bool = False
@@ -246,7 +249,7 @@ class InterruptedMoves:
         topics = {copy.topic_id for copy in lone}
         topic_id = topics.pop() if len(topics) == 1 else None
         for leftover, action in self._decide([copy.leftover for copy in lone]):
-            if self._home_of(leftover).directory.failed:
+            if self._directory_logs_of(leftover).directory.failed:
                 continue
             reason = f"{name} has only the future replica {leftover.directory / leftover.name}"
             reason += (
@@ -257,7 +260,7 @@ class InterruptedMoves:
             if name not in self._services.registry.offline:
                 offline = self._withheld[name] = OfflineLog(reason, topic_id)
                 self._services.registry.offline[name] = offline
-            log.warning("%s", reason)
+            _logger.warning("%s", reason)
 
     # Promotion (J-14)
 
@@ -288,11 +291,11 @@ class InterruptedMoves:
             for leftover, action in self._decide(
                 [copy.leftover for copy in lone], is_elsewhere=elsewhere
             ):
-                home = self._home_of(leftover)
-                if action is StartupAction.PROMOTE and not home.directory.failed:
-                    await self._promote_copy(home, name, leftover, adoption.adopt)
+                directory_logs = self._directory_logs_of(leftover)
+                if action is StartupAction.PROMOTE and not directory_logs.directory.failed:
+                    await self._promote_copy(directory_logs, name, leftover, adoption.adopt)
                 elif elsewhere:
-                    log.error(
+                    _logger.error(
                         "log of %s is offline: the cluster metadata assigns it to a log directory that this node does not have",
                         name,
                     )
@@ -304,25 +307,29 @@ class InterruptedMoves:
             del offline[name]
 
     async def _rename_to_stray(self, name: TopicPartition, leftover: MoveLeftover) -> None:
-        home = self._home_of(leftover)
-        if not home.directory.failed:
-            await self._log_removal.rename_found_to_stray(home, name, [leftover.name])
+        directory_logs = self._directory_logs_of(leftover)
+        if not directory_logs.directory.failed:
+            await self._log_removal.rename_found_to_stray(directory_logs, name, [leftover.name])
 
     async def _promote_copy(
-        self, home: DirectoryLogs, name: TopicPartition, leftover: MoveLeftover, adopt: Adopt
+        self,
+        directory_logs: DirectoryLogs,
+        name: TopicPartition,
+        leftover: MoveLeftover,
+        adopt: Adopt,
     ) -> None:
-        is_checkpointed = leftover.name in home.offline_directories.get(name, ())
-        for each in self._services.registry.homes():
+        is_checkpointed = leftover.name in directory_logs.offline_directories.get(name, ())
+        for each in self._services.registry.online_directories():
             # `tp` has another topic: otherwise it would be the current replica of this future replica.
             if str(name) in each.offline_directories.get(name, ()):
                 await self._log_removal.rename_found_to_stray(each, name, [str(name)])
-        if home.directory.failed:
+        if directory_logs.directory.failed:
             return
         loading = self._loadings[leftover.directory]
         await loading.promote(name, leftover.name, adopt, is_checkpointed=is_checkpointed)
         if name in self._services.registry.logs:
-            home.release(name, leftover.name)
-            log.info("completed the interrupted move of %s to %s", name, leftover.directory)
+            directory_logs.release(name, leftover.name)
+            _logger.info("completed the interrupted move of %s to %s", name, leftover.directory)
 
 
 def _is_of(served: PartitionLog, copy: _Copy) -> bool:

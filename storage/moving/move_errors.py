@@ -20,7 +20,7 @@ from odradek.storage.directories.log_directory import LogDirectory
 from odradek.storage.errors import NoDescriptors, SourceFailed
 from odradek.storage.moving.move_states import MoveEvent
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 def classify_move_error(
@@ -33,7 +33,7 @@ def classify_move_error(
     if isinstance(error, (OutOfDescriptors, NoDescriptors)):
         return MoveEvent.BEHIND
     if not isinstance(error, OSError):
-        log.warning("the move of a replica from %s failed: %s", source.path, error)
+        _logger.warning("the move of a replica from %s failed: %s", source.path, error)
         return MoveEvent.SOURCE_FAILED
     if is_of_source or str(error.filename or "").startswith(f"{source.path}/"):
         source.report(error)

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from odradek.storage.moving.future_replica import FutureReplica
     from odradek.storage.moving.move import Move, MoveStatus
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 UNLIMITED = (1 << 63) - 1
 SLICE_BYTES = 32 << 20
@@ -126,7 +126,7 @@ class Mover:
         LogFailed (the destination, the replica or, as in Kafka, any directory is offline), DiskFull, and
         NoDescriptors.
         """
-        home = self.check(name, destination)
+        directory_logs = self.check(name, destination)
         registry = self._services.registry
         await registry.wait_until_free(name)
         while self.moving_to(name) not in (None, destination):
@@ -138,15 +138,15 @@ class Mover:
             raise ReplicaNotAvailable(
                 f"{name} does not exist on this node; it will be created in {destination}"
             )
-        source = registry.home_of(partition_log)
-        if source is home or name in self._moves:
+        source = registry.directory_logs_of(partition_log)
+        if source is directory_logs or name in self._moves:
             return
         if not registry.are_all_online:
             raise LogFailed(
                 "no move starts while a log directory is offline: it may contain the replica"
             )
         with registry.claim(name), trio.CancelScope(shield=True):
-            await self._track(name, partition_log, source, home)
+            await self._track(name, partition_log, source, directory_logs)
 
     def remember(self, name: TopicPartition, destination: Path | None) -> None:
         """Set the directory in which a missing replica will be created (J-03); None: any directory."""
@@ -160,27 +160,27 @@ class Mover:
         longest = names.future_name(*name, self._entropy.uuid())
         if len(longest) > NAME_BYTES_MAX:
             raise NameTooLong(f"the directory name {longest} is too long: {name} cannot be moved")
-        home = self._services.registry.logs_by_directory.get(destination)
-        if home is None:
+        directory_logs = self._services.registry.logs_by_directory.get(destination)
+        if directory_logs is None:
             raise UnknownDirectory(f"{destination} is not a log directory of this node")
-        if home.directory.failed:
-            raise LogFailed(offline_reason(home.directory))
+        if directory_logs.directory.failed:
+            raise LogFailed(offline_reason(directory_logs.directory))
         if destination in self._services.registry.cordoned:
             raise CordonedDirectory(f"{destination} is cordoned")
-        return home
+        return directory_logs
 
     async def _track(
         self,
         name: TopicPartition,
         partition_log: PartitionLog,
         source: DirectoryLogs,
-        home: DirectoryLogs,
+        directory_logs: DirectoryLogs,
     ) -> None:
         """Create the future replica. After an error it is removed: the next start would continue the move."""
         from odradek.storage.moving.future_replica import FutureReplica
         from odradek.storage.moving.move import Move
 
-        directory = home.directory
+        directory = directory_logs.directory
         future = FutureReplica(
             self._services.files, partition_log, directory.path / names.moving_name(*name)
         )
@@ -195,9 +195,9 @@ class Mover:
         if refusal is None and (partition_log.failure is not None or directory.failed):
             refusal = LogFailed(f"{name} cannot be moved to {directory.path}: it went offline")
         if refusal is not None:
-            await self.discard(name, home, future.current)
+            await self.discard(name, directory_logs, future.current)
             raise refusal
-        self._add(Move(name, partition_log, source, home, future))
+        self._add(Move(name, partition_log, source, directory_logs, future))
 
     def resume(self, name: TopicPartition, destination: DirectoryLogs, found: Path) -> None:
         """Continue a move that a start found: the log is served from another directory (J-13)."""
@@ -208,14 +208,18 @@ class Mover:
         partition_log = registry.logs[name]
         path = destination.directory.path / names.moving_name(*name)
         future = FutureReplica(self._services.files, partition_log, path, found=found)
-        self._add(Move(name, partition_log, registry.home_of(partition_log), destination, future))
+        self._add(
+            Move(
+                name, partition_log, registry.directory_logs_of(partition_log), destination, future
+            )
+        )
 
     def _add(self, move: Move) -> None:
         self._moves[move.name] = move
         move.partition_log.on_truncated = move.future.source_truncated
         move.source.moving_out.add(move.partition_log)
         move.destination.moving_in.add(move.partition_log)
-        log.info("starting the move of %s", move)
+        _logger.info("starting the move of %s", move)
         self._changed.set()
 
     async def cancel(self, *partitions: TopicPartition) -> None:
@@ -263,7 +267,7 @@ class Mover:
             try:
                 await self._advance(move)
             except Exception:
-                log.exception("the move of %s failed: unexpected error", move)
+                _logger.exception("the move of %s failed: unexpected error", move)
                 # After an error in the swap the source may be `.delete`: then `.move` is needed.
                 in_swap = move.state is MoveState.SWAPPING
                 move.action = MoveAction.LEAVE if in_swap else MoveAction.DISCARD
@@ -368,7 +372,7 @@ class Mover:
                 self.statistics.moved += 1
                 self.statistics.last_move_seconds = seconds
                 size = move.size_bytes()
-                log.info(
+                _logger.info(
                     "moved %s: %.1f MB in %.1f s (%.0f MB/s); the swap paused the log for up to "
                     "%.1f ms",
                     move,
@@ -379,17 +383,19 @@ class Mover:
                 )
             case MoveState.CANCELLED:
                 self.statistics.cancelled += 1
-                log.info("the move of %s was cancelled", move)
+                _logger.info("the move of %s was cancelled", move)
             case MoveState.FAILED:
                 self.statistics.failed += 1
                 why = "unexpected error" if move.last_event is None else move.last_event.value
-                log.error(
+                _logger.error(
                     "the move of %s failed (%s): the replica stays in its log directory", move, why
                 )
 
-    async def discard(self, name: TopicPartition, home: DirectoryLogs, copy: Path) -> None:
+    async def discard(
+        self, name: TopicPartition, directory_logs: DirectoryLogs, copy: Path
+    ) -> None:
         """Rename a future replica to `-delete`, so that no start continues its move, then remove it."""
-        services, directory = self._services, home.directory
+        services, directory = self._services, directory_logs.directory
         if directory.failed:
             return
         aside = directory.path / names.deleted_name(*name, self._entropy.uuid())
@@ -434,7 +440,7 @@ class Mover:
         try:
             await self._services.offload.run(convert, lane=directory.lane)
         except (OSError, StorageError) as error:
-            log.warning("failed to close the future replica of %s: %s", move, error)
+            _logger.warning("failed to close the future replica of %s: %s", move, error)
             if isinstance(error, OSError):
                 directory.report(error, undone=True)
 

@@ -52,7 +52,7 @@ from odradek.storage.moving.future_replica import FutureReplica
 from odradek.storage.moving.move_errors import classify_move_error
 from odradek.storage.moving.move_states import MoveEvent
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 TURN_BYTES = 256 << 10
 """Bytes that one turn of the event loop may copy: about half a millisecond."""
@@ -80,7 +80,7 @@ class ReplicaSwap:
 
     async def run(self) -> MoveEvent:
         """Swap; return SWITCHED, BEHIND (retry later), or the failure."""
-        source = self.services.registry.home_of(self.partition_log)
+        source = self.services.registry.directory_logs_of(self.partition_log)
         event = MoveEvent.BEHIND
         with trio.CancelScope(shield=True):
             async with _lock_both(source, self.destination):
@@ -266,9 +266,9 @@ class ReplicaSwap:
 
     # Helpers
 
-    async def _sync_directory(self, home: DirectoryLogs) -> None:
+    async def _sync_directory(self, directory_logs: DirectoryLogs) -> None:
         """Sync a log directory; an error takes it offline."""
-        services, directory = self.services, home.directory
+        services, directory = self.services, directory_logs.directory
         sync = partial(services.files.sync_directory, directory.path)
         try:
             await retry_without_descriptors(
@@ -277,8 +277,8 @@ class ReplicaSwap:
         except OSError as error:
             directory.fail(error)
 
-    async def _in_thread(self, home: DirectoryLogs, act: object, *args: object) -> None:
-        await self.services.offload.run(act, *args, lane=home.directory.lane)  # type: ignore[arg-type]
+    async def _in_thread(self, directory_logs: DirectoryLogs, act: object, *args: object) -> None:
+        await self.services.offload.run(act, *args, lane=directory_logs.directory.lane)  # type: ignore[arg-type]
 
     def _now(self) -> float:
         return self.services.clock.monotonic()
@@ -290,6 +290,6 @@ class ReplicaSwap:
 @asynccontextmanager
 async def _lock_both(one: DirectoryLogs, other: DirectoryLogs) -> AsyncIterator[None]:
     """Hold `file_lock` of both directories, acquired in the order of their paths to avoid a deadlock."""
-    first, second = sorted((one, other), key=lambda home: home.directory.path)
+    first, second = sorted((one, other), key=lambda directory_logs: directory_logs.directory.path)
     async with first.file_lock, second.file_lock:
         yield

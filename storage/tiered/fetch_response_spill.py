@@ -18,7 +18,7 @@ from odradek.seams.offload import Offload
 from odradek.storage.directories.names import REMOTE_INDEX_CACHE
 from odradek.storage.tiered.segment_range_cache import SegmentRangeCache
 
-log = logging.getLogger("odradek.remote")
+_logger = logging.getLogger("odradek.remote")
 
 BYTES_MAX = 1 << 30
 """Limit for all files together."""
@@ -63,7 +63,7 @@ class FetchResponseSpill:
             file = await self._offload.run(self._write, path, records, lane=self._lane)
         except OSError as error:
             if self._is_disk_writable:
-                log.warning(
+                _logger.warning(
                     "cannot spill remote fetch responses to disk, they stay in memory: %s", error
                 )
             self._is_disk_writable = False

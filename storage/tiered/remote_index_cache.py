@@ -41,7 +41,7 @@ from odradek.storage.tiered.remote_index_lookup import ENTRY_BYTES, check_index
 from odradek.storage.tiered.remote_storage_manager import IndexType, RemoteStorageManager
 from odradek.storage.tiered.segment_metadata import RemoteLogSegmentMetadata, TopicIdPartition
 
-log = logging.getLogger("odradek.remote")
+_logger = logging.getLogger("odradek.remote")
 
 TMP = ".tmp"
 NO_TTL = -1
@@ -175,7 +175,9 @@ class RemoteIndexCache:
                 raise CorruptRemoteData(f"expected {kept.size_bytes} bytes, but found {len(data)}")
         except (OSError, CorruptRemoteData) as error:
             if not isinstance(error, FileNotFoundError):
-                log.warning("cached remote index %s is corrupt, fetching it again: %s", path, error)
+                _logger.warning(
+                    "cached remote index %s is corrupt, fetching it again: %s", path, error
+                )
             await self._drop([key])
             return None
         if self._files_by_key.get(key) is kept:
@@ -275,7 +277,7 @@ class RemoteIndexCache:
     def _disk_failed(self, error: OSError) -> None:
         """Log the first failure until a write succeeds."""
         if self._is_disk_writable:
-            log.warning(
+            _logger.warning(
                 "cannot cache indexes of remote log segments in %s: %s", self._directory, error
             )
         self._is_disk_writable = False

@@ -38,7 +38,7 @@ from odradek.storage.tiered.remote_storage_manager import IndexType
 from odradek.storage.tiered.segment_metadata import RemoteLogSegmentMetadata, TopicIdPartition
 from odradek.storage.tiered.segment_range_cache import ContiguousRanges, SegmentRangeCache
 
-log = logging.getLogger("odradek.remote")
+_logger = logging.getLogger("odradek.remote")
 
 FETCH_BYTES = 1 << 20
 """Minimum bytes per fetch: the usual size of a consumer's fetch per partition."""
@@ -135,7 +135,9 @@ class RemoteLogReader:
             return await self._read(partition_log, offset, limits, committed)
         except (RemoteResourceNotFound, CorruptRemoteData) as error:
             check_not_deleted(partition_log, offset)
-            log.info("%r: retrying the remote read at offset %d: %s", partition_log, offset, error)
+            _logger.info(
+                "%r: retrying the remote read at offset %d: %s", partition_log, offset, error
+            )
             return await self._read(partition_log, offset, limits, committed)
 
     async def _read(
@@ -206,7 +208,7 @@ class RemoteLogReader:
             index = await self._indexes.fetch(segment, IndexType.OFFSET)
         except (RemoteResourceNotFound, CorruptRemoteData) as error:
             # A scan from the segment's start gives the same result (T-19).
-            log.warning(
+            _logger.warning(
                 "reading remote log segment %s without its offset index: %s", segment.id, error
             )
             return None

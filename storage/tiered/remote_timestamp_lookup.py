@@ -34,7 +34,7 @@ from odradek.storage.tiered.remote_storage_manager import IndexType
 from odradek.storage.tiered.segment_metadata import RemoteLogSegmentMetadata, SegmentState
 from odradek.storage.tiered.segment_range_cache import ContiguousRanges, SegmentRangeCache
 
-log = logging.getLogger("odradek.remote")
+_logger = logging.getLogger("odradek.remote")
 
 SEGMENTS_A_TURN = 20
 """Skipped segments per step, about 25 µs each."""
@@ -79,7 +79,7 @@ class RemoteTimestampLookup:
         try:
             return await find()
         except RemoteResourceNotFound as error:
-            log.info("%r: retrying the timestamp lookup: %s", partition_log, error)
+            _logger.info("%r: retrying the timestamp lookup: %s", partition_log, error)
             return await find()
 
     async def _find(self, partition_log: PartitionLog, timestamp: int) -> TimestampAndOffset | None:
@@ -149,7 +149,9 @@ class RemoteTimestampLookup:
         try:
             return await self._search(partition_log, segment, timestamp, start_offset)
         except (CorruptRemoteData, CorruptBatch) as error:
-            log.info("%r: retrying the lookup of timestamp %d: %s", partition_log, timestamp, error)
+            _logger.info(
+                "%r: retrying the lookup of timestamp %d: %s", partition_log, timestamp, error
+            )
             for kind in (IndexType.TIMESTAMP, IndexType.OFFSET):
                 await self._indexes.refuse(segment, kind)
             return await self._search(partition_log, segment, timestamp, start_offset)

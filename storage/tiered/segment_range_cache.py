@@ -38,7 +38,7 @@ from odradek.storage.tiered.errors import (
 from odradek.storage.tiered.remote_storage_manager import RemoteStorageManager
 from odradek.storage.tiered.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
 
-log = logging.getLogger("odradek.remote")
+_logger = logging.getLogger("odradek.remote")
 
 T = TypeVar("T")
 
@@ -379,7 +379,7 @@ class SegmentRangeCache:
         except RemoteStorageError as error:
             self._failed(segment_range, error)
         except Exception as error:
-            log.exception("unexpected error while reading remote log segment %s", segment.id)
+            _logger.exception("unexpected error while reading remote log segment %s", segment.id)
             self._failed(segment_range, RemoteStorageError(str(error)))
         finally:
             self._under_way -= 1

@@ -329,8 +329,10 @@ class Checkers:
 
 
 def _partition_directories(node: SimulatedNode, path: str) -> Iterator[PartitionDirectory]:
-    home = node.disk.find(Path(path))
-    for name, entry in home.names.items() if isinstance(home, DirectoryNode) else ():
+    directory_logs = node.disk.find(Path(path))
+    for name, entry in (
+        directory_logs.names.items() if isinstance(directory_logs, DirectoryNode) else ()
+    ):
         if isinstance(entry, DirectoryNode):
             with suppress(NotAPartition):
                 yield parse(name)

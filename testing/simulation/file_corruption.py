@@ -106,11 +106,11 @@ def _of_replicas(disk: VirtualDisk, *names: str) -> Iterator[tuple[BitLocations,
     """Files of live replicas, with the recovery points of their logs."""
     points = dict(_recovery_points(disk))
     for spot in _files(disk, *names):
-        home, directory, _ = spot[0].rsplit("/", 2)
+        directory_logs, directory, _ = spot[0].rsplit("/", 2)
         with suppress(NotAPartition):
             found = parse_name(directory)
             if found.state is PartitionDirectoryState.LIVE:
-                yield spot, points.get((home, found.topic_partition), 0)
+                yield spot, points.get((directory_logs, found.topic_partition), 0)
 
 
 def _recovery_points(disk: VirtualDisk) -> Iterator[tuple[tuple[str, TopicPartition], int]]:

@@ -89,7 +89,7 @@ def test_last_directory_failing_before_ready_stops_start(
         pass
 
     def fail(broker: Node) -> None:
-        broker.logs.homes()[0].directory.fail(OSError(errno.EIO, "gone"))
+        broker.logs.online_directories()[0].directory.fail(OSError(errno.EIO, "gone"))
 
     monkeypatch.setattr(BrokerLifecycle, "register", register)
     began = node.world.clock.monotonic()

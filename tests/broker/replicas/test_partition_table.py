@@ -173,14 +173,14 @@ async def test_returning_replica_is_created_despite_failed_directory(
     """The replica existed at the start and was deleted since, so it has no log in the offline directory."""
     world = LogManagerWorld(clock=clock)
     async with world.running() as logs:
-        await logs.create("t", 0, ONE, directory_id=logs.homes()[0].directory.id)
+        await logs.create("t", 0, ONE, directory_id=logs.online_directories()[0].directory.id)
     async with world.killed().running() as logs, trio.open_nursery() as nursery:
         cluster = Cluster(logs)
         cluster.create("t", ONE)
         cluster.table = PartitionTable(logs, lambda: cluster.image, NODE)
         await nursery.start(cluster.table.run)
         await cluster.table.open_all()
-        logs.homes()[1].directory.fail(OSError(errno.EIO, "gone"))
+        logs.online_directories()[1].directory.fail(OSError(errno.EIO, "gone"))
         cluster.give_to_another(ONE)
         await clock.run_for(1)
         assert not logs.logs()
@@ -196,15 +196,17 @@ async def test_replica_deleted_with_failing_one_can_return(
     other directory has no log in the offline directory."""
     world = LogManagerWorld(clock=clock)
     async with world.running() as logs:
-        for topic, id, home in zip("tu", (ONE, TWO), logs.homes(), strict=True):
-            await logs.create(topic, 0, id, directory_id=home.directory.id)
+        for topic, id, directory_logs in zip(
+            "tu", (ONE, TWO), logs.online_directories(), strict=True
+        ):
+            await logs.create(topic, 0, id, directory_id=directory_logs.directory.id)
     async with world.killed().running() as logs, trio.open_nursery() as nursery:
         cluster = Cluster(logs)
         cluster.create("t", ONE)
         cluster.create("u", TWO)
         cluster.table = PartitionTable(logs, lambda: cluster.image, NODE)
         await cluster.table.open_all()
-        logs.homes()[1].directory.fail(OSError(errno.EIO, "gone"))
+        logs.online_directories()[1].directory.fail(OSError(errno.EIO, "gone"))
         for id in (ONE, TWO):
             cluster.give_to_another(id)
         await nursery.start(cluster.table.run)

@@ -85,7 +85,9 @@ async def test_returning_directory_with_deleted_topic_has_a_stray_log(
     """The order of the directories does not matter. There are two stray logs if the topic was recreated again."""
     world = LogManagerWorld(clock=clock)
     async with world.running() as logs:
-        log = await logs.create("t", 0, ONE, directory_id=logs.homes()[away].directory.id)
+        log = await logs.create(
+            "t", 0, ONE, directory_id=logs.online_directories()[away].directory.id
+        )
         append(log, "old")
     world.paths = ((B, A)[away],)
     async with running(clock, world) as (cluster, logs):
@@ -126,7 +128,7 @@ async def test_failed_log_of_deleted_topic_does_not_block_recreated_topic(
     """The old replica is in two directories, or only its future replica exists while a directory is offline."""
     world = LogManagerWorld(clock=clock, paths=(Path("/m"), A, B))
     async with world.running() as logs:
-        log = await logs.create("t", 0, ONE, directory_id=logs.homes()[1].directory.id)
+        log = await logs.create("t", 0, ONE, directory_id=logs.online_directories()[1].directory.id)
         append(log, "old")
     world.killed().files.make_directory(B / copy)
     for name in world.names(A / "t-0"):

@@ -412,7 +412,7 @@ def test_waiting_truncation_is_superseded_by_new_leader(leader: int) -> None:
 
     async def test() -> None:
         three_old_records(stand, log := await stand.replica(A))
-        async with stand.logs.home_of(log).file_lock:
+        async with stand.logs.directory_logs_of(log).file_lock:
             await stand.follow(A, 1, 3)
             role = stand.followers.follower_role("t1", 0)
             assert role is not None

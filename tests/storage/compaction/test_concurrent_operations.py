@@ -183,7 +183,7 @@ async def test_rename_to_stray_aborts_cleaning(
         assert manager.log_cleaner.statistics.aborted == 1
         assert manager.log_cleaner.statistics.uncleanable == 0
         assert not world.failures
-        assert len(manager.homes()) == 1
+        assert len(manager.online_directories()) == 1
         await manager.create("t", 0, ONE)  # the name and the directory are free
 
 

@@ -295,14 +295,14 @@ async def test_checkpoints_of_failed_directory_are_not_changed() -> None:
         log = await manager.create("t", 0, ONE)
         append(log, "value")
         log.flush()
-        home = manager.home_of(log)
-        home.write_checkpoints()
-        path = home.directory.path / Checkpoint.RECOVERY_POINT.value
+        directory_logs = manager.directory_logs_of(log)
+        directory_logs.write_checkpoints()
+        path = directory_logs.directory.path / Checkpoint.RECOVERY_POINT.value
         before = world.read(path)
-        home.directory.fail(OSError(errno.EIO, "bad sector"))
-        assert not home.logs
+        directory_logs.directory.fail(OSError(errno.EIO, "bad sector"))
+        assert not directory_logs.logs
         with pytest.raises(OSError, match="recovery-point"):
-            home.write_checkpoints()
+            directory_logs.write_checkpoints()
         assert world.read(path) == before
 
 
@@ -314,13 +314,13 @@ async def test_new_log_ignores_checkpoints_of_offline_log_of_same_name() -> None
             append(log, f"{number}")
         log.advance_log_start(3, "asked to")
     async with world.running() as manager:
-        (home,) = manager.homes()
+        (directory_logs,) = manager.online_directories()
         await manager.delete(TopicPartition("t", 0))
-        home.keep_offline(TopicPartition("t", 0), "t-0")
-        home.write_checkpoints()
+        directory_logs.keep_offline(TopicPartition("t", 0), "t-0")
+        directory_logs.write_checkpoints()
         assert world.read(A / Checkpoint.LOG_START.value) == "0\n1\nt 0 3\n"
         await manager.create("t", 0, TWO)
-        home.write_checkpoints()
+        directory_logs.write_checkpoints()
         assert world.read(A / Checkpoint.LOG_START.value) == "0\n0\n"
 
 
@@ -332,7 +332,7 @@ async def test_new_log_ignores_checkpoints_of_cancelled_swap_after_kill() -> Non
         manager = world.manager()
         await manager.load()
         await nursery.start(manager.run)
-        a, b = manager.homes()
+        a, b = manager.online_directories()
         old = await manager.create("t", 0, ONE, directory_id=a.directory.id)
         for number in range(5):
             append(old, f"{number}")

@@ -88,7 +88,7 @@ def test_damaged_log_directory_does_not_affect_others(data: st.DataObject) -> No
         trio.run(next_life, world, touched, clock=world.clock)
 
 
-def home_of(world: LogManagerWorld, partition: int) -> Path:
+def log_directory_of(world: LogManagerWorld, partition: int) -> Path:
     return next(path for path in (A, B) if f"t-{partition}" in world.names(path))
 
 
@@ -96,10 +96,10 @@ def home_of(world: LogManagerWorld, partition: int) -> Path:
 async def test_directory_in_place_of_file_takes_only_the_log_offline(name: str) -> None:
     world = LogManagerWorld()
     await one_life(world)
-    path = home_of(world, 0) / "t-0" / name
+    path = log_directory_of(world, 0) / "t-0" / name
     world.files.make_directory(path)
     async with world.running() as manager:
-        assert len(manager.homes()) == 2
+        assert len(manager.online_directories()) == 2
         assert {log.partition for log in manager.logs()} >= {1, 2, 3}
         with pytest.raises(LogFailed):
             manager.get("t", 0)
@@ -122,14 +122,17 @@ async def test_directory_in_place_of_file_after_clean_start_takes_only_the_log_o
 ) -> None:
     world = LogManagerWorld()
     await one_life(world)
-    home = home_of(world, 0) / "t-0"
-    odd = home / [name for name in world.names(home) if name.endswith(suffix)][place]
+    log_directory = log_directory_of(world, 0) / "t-0"
+    odd = (
+        log_directory
+        / [name for name in world.names(log_directory) if name.endswith(suffix)][place]
+    )
     world.files.remove(odd)
     world.files.make_directory(odd)
     async with world.running() as manager:
         with pytest.raises(LogFailed):
             use(manager.get("t", 0))
-        assert len(manager.homes()) == 2
+        assert len(manager.online_directories()) == 2
         for number in range(1, 4):
             append(manager.get("t", number), "new")
     assert not world.failures
@@ -139,11 +142,11 @@ async def test_directory_in_place_of_file_after_clean_start_takes_only_the_log_o
 async def test_symlink_loop_affects_only_its_log(name: str) -> None:
     world = LogManagerWorld()
     await one_life(world)
-    home = home_of(world, 0)
-    world.files.make_directory(home / name)
-    world.disk.fail(str(home / name), errno.ELOOP, {"stat"})
+    log_directory = log_directory_of(world, 0)
+    world.files.make_directory(log_directory / name)
+    world.disk.fail(str(log_directory / name), errno.ELOOP, {"stat"})
     async with world.running() as manager:
-        assert len(manager.homes()) == 2
+        assert len(manager.online_directories()) == 2
         assert {log.partition for log in manager.logs()} >= {1, 2, 3}
         if name == "odd":
             assert manager.get("t", 0) is not None

@@ -123,7 +123,7 @@ def after(clock: VirtualClock, before: Before) -> tuple[LogManagerWorld, list[Si
 async def life(world: LogManagerWorld, manager: LogManager, sides: list[Side]) -> None:
     logs: dict[tuple[str, str], PartitionLog] = {}
     for side in sides:
-        home = next(each for each in manager.directories.all if each.path == side.path)
+        directory_logs = next(each for each in manager.directories.all if each.path == side.path)
         for number, topic in enumerate(("t", "c", "short", "cut", "gone")):
             id = UUID(int=1000 + number + 100 * (side.path == B))
             try:
@@ -132,7 +132,7 @@ async def life(world: LogManagerWorld, manager: LogManager, sides: list[Side]) -
                     0,
                     id,
                     is_new=topic not in side.acknowledged,
-                    directory_id=home.id,
+                    directory_id=directory_logs.id,
                 )
             except StorageError as error:
                 side.refusals.append(error)

@@ -341,19 +341,22 @@ async def test_log_in_directory_that_fails_while_loading_is_no_duplicate(
     """In either order of loading: the log may be there because the directory failed before."""
     world = LogManagerWorld()
     async with world.running() as logs:
-        append(await logs.create("t", 0, ONE, directory_id=logs.homes()[0].directory.id), "there")
+        append(
+            await logs.create("t", 0, ONE, directory_id=logs.online_directories()[0].directory.id),
+            "there",
+        )
     world.files.make_directory(B / "t-0")
     load, first_is_done = LogOpener.load, trio.Event()
     open_all = DirectoryLoader._open_all
 
-    def and_fail(opener: LogOpener, home: DirectoryLogs, *others: Any) -> PartitionLog:
-        opened = load(opener, home, *others)
-        if home.directory.path == B:
-            home.directory.fail(OSError(errno.EIO, "its disk"))
+    def and_fail(opener: LogOpener, directory_logs: DirectoryLogs, *others: Any) -> PartitionLog:
+        opened = load(opener, directory_logs, *others)
+        if directory_logs.directory.path == B:
+            directory_logs.directory.fail(OSError(errno.EIO, "its disk"))
         return opened
 
     async def one_by_one(loading: DirectoryLoader, found: DirectoryScan, adopt: Adopt) -> None:
-        if (loading.home.directory.path == A) != is_last:
+        if (loading.directory_logs.directory.path == A) != is_last:
             await first_is_done.wait()
         await open_all(loading, found, adopt)
         first_is_done.set()
@@ -372,18 +375,18 @@ async def test_partition_in_three_directories_is_offline(caplog: pytest.LogCaptu
             log = await manager.create("t", number, ONE)
             append(log, "a", "b")
             log.advance_log_start(1, "asked to")
-    for home, number in ((B, 1), (C, 2)):
-        world.files.rename(home / f"t-{number}", home / "t-0")
-        path = home / STARTS
+    for log_directory, number in ((B, 1), (C, 2)):
+        world.files.rename(log_directory / f"t-{number}", log_directory / "t-0")
+        path = log_directory / STARTS
         world.files.write_new(path, world.files.read(path).replace(f"t {number}".encode(), b"t 0"))
     async with world.running() as manager:
         assert manager.logs() == ()
         with pytest.raises(LogFailed, match=r"t-0 is in /./t-0; t-0 is in /./t-0 and in /./t-0"):
             manager.get("t", 0)
         caplog.clear()
-    assert all(CLEAN_SHUTDOWN_FILE in world.names(home) for home in (A, B, C))
-    for home in (B, C):
-        world.files.remove_tree(home / "t-0")
+    assert all(CLEAN_SHUTDOWN_FILE in world.names(log_directory) for log_directory in (A, B, C))
+    for log_directory in (B, C):
+        world.files.remove_tree(log_directory / "t-0")
     async with world.running() as manager:
         (log,) = manager.logs()
         assert (log.log_start_offset, contents(log)) == (1, ["b"])
@@ -396,8 +399,9 @@ async def test_duplicate_log_that_cannot_be_closed_does_not_prevent_start(
         append(await manager.create("t", 0, ONE), "in a")
         append(await manager.create("t", 1, ONE), "in b")
     world.files.rename(B / "t-1", B / "t-0")
-    for home in (A, B):
-        world.files.remove(home / CLEAN_SHUTDOWN_FILE)  # so that the shutdown has a change to sync
+    for log_directory in (A, B):
+        # So that the shutdown has a change to sync
+        world.files.remove(log_directory / CLEAN_SHUTDOWN_FILE)
     world.disk.fail("/a/t-0/*.log", operations={"sync"})
     async with world.running() as manager:
         assert manager.logs() == ()
@@ -414,7 +418,7 @@ async def test_cancelled_deletion_releases_partition_name(world: LogManagerWorld
         for name in names:
             await manager.create(*name, ONE)
         async with trio.open_nursery() as nursery:
-            async with manager.homes()[0].file_lock:
+            async with manager.online_directories()[0].file_lock:
                 nursery.start_soon(manager.delete, names[2])
                 await trio.testing.wait_all_tasks_blocked()
                 with trio.CancelScope() as scope:
@@ -469,7 +473,9 @@ async def test_deleted_log_removed_by_operator_is_accepted(
     """Completely before the delay has passed, or file by file during the removal."""
     async with world.running(housekeeping=True) as manager:
         for number in range(2):
-            await manager.create("t", number, ONE, directory_id=manager.homes()[0].directory.id)
+            await manager.create(
+                "t", number, ONE, directory_id=manager.online_directories()[0].directory.id
+            )
         await manager.delete(TopicPartition("t", 0), TopicPartition("t", 1))
         first, second = (name for name in world.names(A) if name.endswith("-delete"))
         world.files.remove_tree(A / first)
@@ -478,7 +484,7 @@ async def test_deleted_log_removed_by_operator_is_accepted(
         assert fault.failed
         assert second not in world.names(A)
         assert len(manager.directory_deletion) == 0
-        assert len(manager.homes()) == 2
+        assert len(manager.online_directories()) == 2
 
 
 async def test_reader_of_deleted_log_finishes(world: LogManagerWorld) -> None:

@@ -65,7 +65,7 @@ async def one_life(
             check(log, promised, at_least=promised.acknowledged)
         else:
             assert code != errno.EMFILE, "back-pressure, never a failed directory"
-            assert manager.registry.home_of(log).directory.failed or code == errno.ENOSPC
+            assert manager.registry.directory_logs_of(log).directory.failed or code == errno.ENOSPC
         other = manager.registry.logs_by_directory[B if bad == A else A]
         assert not other.directory.failed
         nursery.cancel_scope.cancel()

@@ -131,9 +131,11 @@ async def test_j14_future_replica_without_current_on_failing_disk_is_offline(
     async with world.running() as manager:
         load = LogOpener.load
 
-        def and_fail(opener: LogOpener, home: DirectoryLogs, *others: Any) -> PartitionLog:
-            opened = load(opener, home, *others)
-            home.directory.fail(OSError(errno.EIO, "its disk"))
+        def and_fail(
+            opener: LogOpener, directory_logs: DirectoryLogs, *others: Any
+        ) -> PartitionLog:
+            opened = load(opener, directory_logs, *others)
+            directory_logs.directory.fail(OSError(errno.EIO, "its disk"))
             return opened
 
         monkeypatch.setattr(LogOpener, "load", and_fail)

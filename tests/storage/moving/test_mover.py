@@ -689,4 +689,4 @@ async def test_source_files_renamed_before_open_do_not_fail_directory(
         append(log, "later append")
         future.catch_up()
         assert future.end_offset == 101
-        assert not manager.registry.home_of(log).directory.failed
+        assert not manager.registry.directory_logs_of(log).directory.failed
