@@ -62,9 +62,9 @@ class ClassicGroupAction(enum.Enum):
     REBALANCE = "rebalance"
     REBALANCE_WITH_ERROR = "fail the waiting SyncGroup requests and rebalance"
     COMPLETE_IF_READY = (
-        "complete the join phase if all members joined, except in the initial rebalance"
+        "complete the join phase if all other members have joined; during the initial rebalance, do nothing"
     )
-    COMPLETE_IF_ALL_JOINED = "complete the join phase if all members joined"
+    COMPLETE_IF_ALL_JOINED = "complete the join phase if all other members have joined"
     COMPLETE_JOIN = (
         "complete the join phase with the members that joined (or extend the initial rebalance)"
     )
