@@ -48,7 +48,7 @@ def add_parser(
 ) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(
         "configs",
-        help="describe and alter configs",
+        help="list, describe and alter configs",
         description="List, describe and alter the configs of topics, brokers and groups.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -56,7 +56,7 @@ def add_parser(
     commands = parser.add_subparsers(metavar="SUBCOMMAND")
 
     listing = add_cluster_subcommand(
-        commands, "list", "list resources with configs that are set", list_resources
+        commands, "list", "list the resources that have dynamic configs", list_resources
     )
     listing.add_argument("type", nargs="?", choices=TYPES, metavar="TYPE", help=", ".join(TYPES))
 

@@ -51,16 +51,16 @@ def add_parser(
     )
     parser.add_argument("paths", nargs="+", metavar="PATH", help="a file, or a directory")
     parser.add_argument(
-        "--deep", action="store_true", help="print each record of a batch, with its sizes"
+        "--deep", action="store_true", help="print offset, timestamp and sizes of each record"
     )
     parser.add_argument(
-        "--records", action="store_true", help="print each record with its key, value and headers"
+        "--records", action="store_true", help="as --deep, with key, value and headers"
     )
     parser.add_argument(
         "--decode",
         choices=DECODERS,
         default="auto",
-        help="decoder of keys and values (default: auto, by the topic's name)",
+        help="decoder of keys and values (default: auto, which depends on the topic's name)",
     )
     parser.add_argument("--from", type=int, metavar="OFFSET", help="first offset that is printed")
     parser.add_argument("--to", type=int, metavar="OFFSET", help="last offset that is printed")

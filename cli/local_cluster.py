@@ -50,8 +50,8 @@ DESCRIPTION = """\
 Run a cluster on this machine, with one process per node. SIGTERM, SIGINT (Ctrl-C) and SIGHUP shut the
 cluster down cleanly. Each log line of a node is printed after its node id.
 
-The brokers have the node ids 1, 2, …. The first three are also controllers; --controllers adds nodes that
-are only controllers. A node that exits stays down until `odradek cluster restart NODE`. The next run with
+The brokers have the node ids 1, 2, …. By default, the first three brokers are also
+controllers. With --controllers N, N further nodes are controllers, and no broker is a controller. A node that exits stays down until `odradek cluster restart NODE`. The next run with
 the same --data starts the same cluster again.
 """
 EPILOG = """\
@@ -92,7 +92,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "--controllers",
         metavar="N",
         type=int,
-        help="number of nodes of a new cluster that are only controllers (default: 0)",
+        help="number of controllers of a new cluster that are not brokers (default: 0, the first three brokers are "
+        "controllers)",
     )
     parser.add_argument(
         "--listen",

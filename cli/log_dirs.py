@@ -132,7 +132,7 @@ def _add_balance_parser(
         "--throttle",
         metavar="BYTES/S",
         type=_rate,
-        help="limit for the moves of each broker, which is removed when they are complete",
+        help="rate limit per broker for the moves; it is removed when the moves are complete",
     )
     return balancing
 

@@ -10,7 +10,7 @@ from odradek.client.metadata import Cluster
 from odradek.protocol.topics import TopicPartition
 from odradek.seams.values import value_class
 
-HELP = "beginning, end, N, -N (N before the end) or s@MS (the first record whose timestamp in ms is at least MS)"
+HELP = "beginning, end, N, -N (N records before the end) or s@MS (the first record whose timestamp in ms is at least MS)"
 
 
 @value_class

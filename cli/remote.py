@@ -46,7 +46,7 @@ OBJECTS_PER_DELETE = 500
 
 DESCRIPTION = """\
 Compare the objects of the remote tier with the cluster's __remote_log_metadata. With --without-metadata,
-no cluster is needed: the manifests in the store replace the metadata.
+no cluster is needed: the manifests in the object store replace the metadata.
 """
 EPILOG = """\
 examples:
@@ -78,11 +78,11 @@ def add_parser(
     listed = _add_subcommand(
         commands,
         "list",
-        "list partitions, and remote log segments that are not complete",
+        "list the partitions with the numbers and states of their remote log segments",
         _list,
     )
     listed.add_argument(
-        "--segments", action="store_true", help="list segments instead of partitions"
+        "--segments", action="store_true", help="list each segment instead of the partitions"
     )
     verified = _add_subcommand(
         commands,
@@ -110,23 +110,24 @@ def _add_give_up_parser(commands: argparse._SubParsersAction[argparse.ArgumentPa
     given_up = _add_subcommand(
         commands,
         "give-up",
-        "recover from the permanent loss of the store",
+        "recover from the permanent loss of the object store",
         _give_up,
-        more="First replace the store with an empty directory or bucket. The log start offset of each topic "
-        "without any remote log segment in the store becomes the local log start offset. The brokers then copy "
-        "the local segments to the new store.",
+        works_without_metadata=False,
+        more="First replace the object store with an empty directory or bucket. The log start offset of each "
+        "partition of a topic without any remote log segment in the object store becomes the local log start "
+        "offset. The brokers then copy the local segments to the new object store.",
     )
     given_up.add_argument(
         "--execute",
         action="store_true",
-        help="recover the topics; without --execute, they are only listed",
+        help="recover the topics; without --execute, the command only lists them",
     )
     _add_subcommand(
         commands,
         "summarize",
         "write a summary of the remote log segments of each partition",
         _summarize,
-        more="A program that reads the store without a broker then reads one summary per partition instead of "
+        more="A program that reads the object store without a broker then reads one summary per partition instead of "
         "one manifest per segment. Partitions with a summary written by their leader are not changed.",
     )
 
@@ -138,6 +139,7 @@ def _add_subcommand(
     action: RemoteCommand,
     *,
     more: str = "",
+    works_without_metadata: bool = True,
 ) -> argparse.ArgumentParser:
     description = f"{line[0].upper()}{line[1:]}. {more}"
     parser = commands.add_parser(name, help=line, description=description)
@@ -146,7 +148,11 @@ def _add_subcommand(
     parser.add_argument(
         "--without-metadata",
         action="store_true",
-        help="use the manifests in the store instead of the metadata of a cluster",
+        help=(
+            "use the manifests in the object store instead of the metadata of a cluster"
+            if works_without_metadata
+            else argparse.SUPPRESS
+        ),
     )
     parser.add_argument(
         "--pass-over",
@@ -175,16 +181,18 @@ def _add_subcommand(
 def _add_store_arguments(parser: argparse.ArgumentParser) -> None:
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
-        "--config", metavar="FILE", help="server.properties of a broker that uses the store"
+        "--config", metavar="FILE", help="server.properties of a broker that uses the object store"
     )
-    where.add_argument("--url", help="the store: a directory, s3://bucket/prefix, gs://… or az://…")
+    where.add_argument(
+        "--url", help="the object store: a directory, s3://bucket/prefix, gs://… or az://…"
+    )
     parser.add_argument(
         "--option",
         action="append",
         default=[],
         type=key_value,
         metavar="NAME=VALUE",
-        help="with --url, an option of the store: aws_endpoint, aws_region, …",
+        help="with --url, an option of the object store: aws_endpoint, aws_region, …",
     )
 
 

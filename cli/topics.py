@@ -143,8 +143,7 @@ def _add_offset_parsers(commands: argparse._SubParsersAction[argparse.ArgumentPa
         "--at",
         metavar="OFFSET",
         type=_parse_offset_spec,
-        help="beginning, end, earliest-local, latest-tiered or s@MS (the first record whose timestamp in ms is at "
-        "least MS) (default: beginning and end)",
+        help=f"{HELP}, earliest-local or latest-tiered (default: beginning and end)",
     )
 
     trimming = add_cluster_subcommand(commands, "trim", "delete the records before an offset", trim)

@@ -73,7 +73,7 @@ class SourceOptions:
     tiered_url: str | None
     """Address of the remote tier as configured on the brokers: a URL or a directory."""
     store_options: Mapping[str, str]
-    """Further options of the remote storage, without the prefix `tiered.`."""
+    """Further options of the object store, without the prefix `tiered.`."""
     subscribe: tuple[str, ...] = ()
     pattern: str | None = None
     assign: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -183,7 +183,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
 def _read_sources(
     read: _OptionReader, streaming: bool
 ) -> tuple[str | None, str | None, Mapping[str, str]]:
-    """Read the bootstrap servers, the URL of the remote storage and its options. Raises BadOption."""
+    """Read the bootstrap servers, the URL of the object store and its options. Raises BadOption."""
     bootstrap = read.checked("kafka.bootstrap.servers", _bootstrap)
     url = read.checked("tiered.url", store_url)
     if bootstrap is None and url is None:

@@ -17,7 +17,7 @@ EXTRA = "pip install 'odradek[bench]'"
 
 DESCRIPTION = """\
 Compare brokers on this machine. Workloads run over real sockets, and alternate between the brokers. The
-results contain every sample, medians with their range, and the limits of the machine without a broker.
+results contain every sample, medians with their range, and the physical limits of the machine.
 """
 EPILOG = """\
 examples:
@@ -92,7 +92,7 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=int,
         default=1,
-        help="rounds before the measured ones, so that a JVM can compile (default: 1)",
+        help="rounds that are not measured, so that a JVM can compile first (default: 1)",
     )
     parser.add_argument(
         "--repeats",
@@ -168,7 +168,10 @@ def _instructions_arguments(parser: argparse.ArgumentParser) -> None:
 # name -> (help, function that adds the arguments); the module of the same name runs the command
 COMMANDS: Mapping[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
     "run": ("run workloads and write the results", _run_arguments),
-    "list": ("list the workloads, the peers and the limits", _list_arguments),
+    "list": (
+        "list the workloads, the peers and the physical limits of this machine",
+        _list_arguments,
+    ),
     "report": ("print results as tables, or write docs/performance.md", _report_arguments),
     "compare": ("compare two results files and report regressions", _compare_arguments),
     "instructions": (

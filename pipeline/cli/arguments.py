@@ -24,7 +24,7 @@ def add_source_arguments(
         metavar="HOST:PORT",
         help="bootstrap servers of the cluster",
     )
-    add("--tiered", metavar="DIR|URL", help="the remote storage: a directory or a URL")
+    add("--tiered", metavar="DIR|URL", help="object store of the remote tier: a directory or a URL")
     add(
         "--option",
         action="append",
@@ -63,7 +63,7 @@ def source_of(args: argparse.Namespace) -> dict[str, str]:
 def add_spark_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that all jobs share: the Spark master, Spark settings and the output format."""
     add = parser.add_argument
-    add("--master", default="local[*]", help="Spark master (local[*])")
+    add("--master", default="local[*]", help="Spark master (default: local[*])")
     add(
         "--conf",
         action="append",

@@ -28,8 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--bootstrap",
         metavar="HOST:PORT",
         help=(
-            "bootstrap servers of the cluster, whose metadata is used; by default the manifests"
-            " in the store are used"
+            "bootstrap servers of the cluster with the metadata of the segments (default: use the"
+            " manifests in the object store as metadata)"
         ),
     )
     parser.add_argument(
@@ -45,16 +45,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         metavar="SECONDS",
         help=(
-            "minimum age of objects without a segment that are reported as orphans; younger ones"
-            " may belong to a copy in progress (3600; 86400 without --bootstrap)"
+            "minimum age of an object without a segment to be reported as an orphan; a younger object"
+            " may belong to a copy in progress (default: 3600, or 86400 without --bootstrap)"
         ),
     )
     parser.add_argument(
         "--resume",
         metavar="FILE",
         help=(
-            "file with the results so far, with which an interrupted audit continues; it is"
-            " removed at the end"
+            "file for intermediate results; run an interrupted audit again with the same file to"
+            " continue it. A complete audit removes the file"
         ),
     )
     add_spark_arguments(parser)
@@ -65,7 +65,7 @@ def _add_store_arguments(parser: argparse.ArgumentParser) -> None:
         "--tiered",
         required=True,
         metavar="DIR|URL",
-        help="the remote storage: a directory or a URL",
+        help="object store of the remote tier: a directory or a URL",
     )
     parser.add_argument(
         "--option",
@@ -73,7 +73,7 @@ def _add_store_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAME=VALUE",
         help=(
-            "option of the remote storage: prefix, aws_region, encryption.key.file, …; may be"
+            "option of the object store: prefix, aws_region, encryption.key.file, …; may be"
             " repeated"
         ),
     )

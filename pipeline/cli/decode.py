@@ -38,12 +38,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="SQL condition on the records, such as partition = 0 and value.carrier = 'AA'",
     )
     parser.add_argument(
-        "--limit", type=int, default=20, metavar="N", help="maximum number of records (20)"
+        "--limit", type=int, default=20, metavar="N", help="maximum number of records (default: 20)"
     )
     parser.add_argument(
         "--fail", action="store_true", help="fail at the first value that cannot be decoded"
     )
-    parser.add_argument("--columns", action="store_true", help="print only the columns")
+    parser.add_argument(
+        "--columns",
+        action="store_true",
+        help="print the names and types of the columns, and no records",
+    )
     add_spark_arguments(parser)
 
 
@@ -60,7 +64,7 @@ def add_registry_arguments(parser: argparse.ArgumentParser) -> None:
         "--subject",
         action="append",
         default=[],
-        help="subject whose versions are all read (TOPIC-value); may be repeated",
+        help="subject of the registry; all its versions are read (default: TOPIC-value); may be repeated",
     )
     parser.add_argument(
         "--id",
@@ -68,10 +72,10 @@ def add_registry_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=int,
         dest="ids",
-        help="id of a further schema; may be repeated",
+        help="id of an additional schema; may be repeated",
     )
     parser.add_argument(
-        "--reader", type=int, metavar="ID", help="id of the schema whose columns all records get"
+        "--reader", type=int, metavar="ID", help="id of the schema with which all values are read"
     )
     parser.add_argument(
         "--message",

@@ -26,30 +26,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--topic", "-t", required=True, help="topic to export")
     add("--out", required=True, metavar="DIR|URL", help="directory or URL of the table")
-    add("--format", default="parquet", help="table format: parquet or delta (parquet)")
+    add("--format", default="parquet", help="table format: parquet or delta (default: parquet)")
     add_source_arguments(parser, bootstrap_required=True)
-    add("--by", default="date", help="partition columns after the topic: none, date or hour (date)")
-    add("--value", default="binary", help="value format: binary, string, json or registry (binary)")
+    add(
+        "--by",
+        default="date",
+        help="partition columns of the table after the topic: none, date or hour (default: date)",
+    )
+    add(
+        "--value",
+        default="binary",
+        help="value format: binary, string, json or registry (default: binary)",
+    )
     add("--schema", metavar="DDL", help="columns of JSON values")
     add_registry_arguments(parser)
-    add("--headers", action="store_true", help="include the column headers")
+    add("--headers", action="store_true", help="add a column headers with the record headers")
     add(
         "--isolation",
         default="read_uncommitted",
-        help="isolation level: read_uncommitted or read_committed (read_uncommitted)",
+        help="isolation level: read_uncommitted or read_committed (default: read_uncommitted)",
     )
     add(
         "--unreadable",
         default="fail",
         metavar="WHAT",
         help=(
-            "handling of offsets that are corrupt or missing in the store: fail, or dead-letters"
-            " (fail)"
+            "what to do with offsets that are corrupt or missing in the object store: fail, or"
+            " dead-letters (default: fail)"
         ),
     )
-    add("--checkpoint", metavar="DIR|URL", help="location of the checkpoint (OUT/_checkpoint)")
     add(
-        "--dead-letters", metavar="DIR|URL", help="location of the dead letters (OUT/_dead_letters)"
+        "--checkpoint",
+        metavar="DIR|URL",
+        help="location of the checkpoint (default: OUT/_checkpoint)",
+    )
+    add(
+        "--dead-letters",
+        metavar="DIR|URL",
+        help="location of the dead letters (default: OUT/_dead_letters)",
     )
     add("--offsets-a-batch", type=int, metavar="N", help="maximum number of offsets per batch")
     add_spark_arguments(parser)

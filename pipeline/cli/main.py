@@ -36,7 +36,7 @@ def add_parser(
     parser = subparsers.add_parser(
         "pipeline",
         help="Spark jobs on topics",
-        description="Spark jobs on topics. Tiered records are read from the remote storage.",
+        description="Spark jobs on topics. Remote log segments are read from the object store.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

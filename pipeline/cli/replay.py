@@ -34,15 +34,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--to-bootstrap",
         metavar="HOST:PORT",
-        help="bootstrap servers of the target topic's cluster (--bootstrap)",
+        help="bootstrap servers of the target topic's cluster (default: --bootstrap)",
     )
     _add_range_arguments(parser)
     parser.add_argument(
         "--by",
         default="partition",
         help=(
-            "how records are assigned to partitions: partition (the same partition) or key"
-            " (partition)"
+            "partition: keep the partition of each record; key: choose the partition by key (default:"
+            " partition)"
         ),
     )
     parser.add_argument(
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--isolation",
         default="read_committed",
-        help="isolation level: read_uncommitted or read_committed (read_committed)",
+        help="isolation level: read_uncommitted or read_committed (default: read_committed)",
     )
     add_spark_arguments(parser)
 
@@ -64,7 +64,7 @@ def _add_range_arguments(parser: argparse.ArgumentParser) -> None:
         "--since",
         metavar="TIME",
         help=(
-            "start at the first record with this timestamp or a later one: ISO 8601, or ms since"
+            "start at the first record with this timestamp or a later one; ISO 8601, or ms since"
             " 1970"
         ),
     )
@@ -84,16 +84,19 @@ def _add_range_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_write_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--records-per-second", type=float, metavar="N", help="maximum rate of all tasks together"
+        "--records-per-second",
+        type=float,
+        metavar="N",
+        help="maximum number of records per second of all tasks together",
     )
     parser.add_argument(
         "--bytes-per-second",
         type=float,
         metavar="N",
-        help="maximum rate of all tasks together, before compression",
+        help="maximum number of bytes per second of all tasks together, before compression",
     )
     parser.add_argument(
-        "--compression", default="lz4", help="compression of the written batches (lz4)"
+        "--compression", default="lz4", help="compression of the written batches (default: lz4)"
     )
 
 

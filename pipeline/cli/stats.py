@@ -32,14 +32,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_source_arguments(parser)
     parser.add_argument(
-        "--by", default="partition", help="one row per topic, partition or hour (partition)"
+        "--by",
+        default="partition",
+        help="print one row per topic, partition or hour (default: partition)",
     )
     parser.add_argument(
         "--headers-only",
         action="store_true",
         help=(
-            "use only batch headers, which takes much less time; without keys, late records and"
-            " compression ratio"
+            "read only batch headers, which takes much less time; keys, late records and the"
+            " compression ratio are not computed"
         ),
     )
     parser.add_argument(
@@ -47,15 +49,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=5,
         metavar="N",
-        help="number of the most frequent keys to print (5)",
+        help="number of the most frequent keys to print (default: 5)",
     )
     parser.add_argument(
         "--late-after",
         default="1h",
         metavar="DURATION",
         help=(
-            "a record is late if it is older by more than this than an earlier record of its"
-            " partition (1h; ms, s, m, h, d)"
+            "a record is late if an earlier block of 10,000 offsets of its partition has a timestamp"
+            " that is later by more than this duration; units: ms, s, m, h, d (default: 1h)"
         ),
     )
     _add_retention_arguments(parser)
@@ -69,9 +71,9 @@ def _add_retention_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="retention.ms=7d,retention.bytes=10GiB",
         help=(
-            "print only what these retention settings would delete and keep of each partition,"
-            " computed from metadata; local.retention.ms and local.retention.bytes apply to the"
-            " leaders' local logs (-1: no limit, -2: as retention)"
+            "print, for each partition, what these settings would delete and keep (and no"
+            " statistics); local.retention.ms and local.retention.bytes apply to the leaders' local"
+            " logs (-1: no limit, -2: same as retention)"
         ),
     )
     parser.add_argument(
