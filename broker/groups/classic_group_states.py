@@ -61,9 +61,7 @@ class ClassicGroupAction(enum.Enum):
     REJOIN = "return REBALANCE_IN_PROGRESS"
     REBALANCE = "rebalance"
     REBALANCE_WITH_ERROR = "fail the waiting SyncGroup requests and rebalance"
-    COMPLETE_IF_READY = (
-        "complete the join phase if all other members have joined; during the initial rebalance, do nothing"
-    )
+    COMPLETE_IF_READY = "complete the join phase if all other members have joined; during the initial rebalance, do nothing"
     COMPLETE_IF_ALL_JOINED = "complete the join phase if all other members have joined"
     COMPLETE_JOIN = (
         "complete the join phase with the members that joined (or extend the initial rebalance)"
