@@ -25,8 +25,8 @@ class Section:
 
 
 TABLES = """\
-Apache Kafka and this broker store two topics with the same bytes. Spark applications read them in alternation,
-started by `python -m odradek.bench.tables`. `odradek` is this project's Spark source, which reads tiered segments from
+Apache Kafka and this broker store two topics with the same bytes. `python -m odradek.bench.tables` starts Spark
+applications that read them in alternation. `odradek` is this project's Spark source, which reads remote segments from
 the object store, and the last segment of each partition from the broker. `kafka` is Spark's own Kafka connector with
 Apache Kafka. The other columns are this project's source reading only from this broker, and the connector with this
 broker. Every sample is in [{file}](../bench/results/{file}).
@@ -35,18 +35,19 @@ broker. Every sample is in [{file}](../bench/results/{file}).
 READING_TABLES = """\
 - Rates are of the records' keys and values, decompressed, measured by the application. They include planning and
   exclude the start of Java and Spark. `cpu_s` is the CPU time of all processes of the application (the driver's
-  Python, its JVM, the workers). `broker_cpu_s` is the broker's; its segments were copied to the store before.
-- "Count": this project's source has `.schema("partition int NOT NULL, offset long NOT NULL")`. The connector's columns
-  cannot be chosen. "Count by batches" adds up the rows of `rows=batches`, one row per batch.
-- "One hour of thirty days, by a filter": this project's source has `pushFilters`, with which it sees the filter, and
-  `maxLateness` `0`, which states that records are ordered, so it does not read what follows the hour. The connector
-  has no such options and applies the filter to all records.
+  Python, its JVM, the workers). `broker_cpu_s` is the CPU time of the broker, which had copied its segments to the
+  object store before the run.
+- "Count": this project's source has `.schema("partition int NOT NULL, offset long NOT NULL")`. The connector's
+  columns cannot be chosen. "Count by batches" adds up the rows of `rows=batches`, one row per batch.
+- "One hour of thirty days, by a filter": this project's source has `pushFilters`, which passes the filter to the
+  source, and `maxLateness=0`, which states that records are ordered by time, so it does not read records after the
+  hour. The connector has no such options and applies the filter to all records.
 - "All columns" writes to Spark's sink that discards rows.
 - This project's source requires Spark 4.2 or later. The connector runs on 4.0.0, the last release whose dependencies
   are all available. A part of the difference may come from Spark.
 - Batches have 16 KiB, as with Java's producer. Every result is compared with what was written. Before each run,
-  memory is warm and the logs to be read are in the page cache. The brokers, the store and Spark share the machine.
-  With one core, Spark runs one task at a time, and this project's decoder is a second process.
+  memory is warm and the logs to be read are in the page cache. The brokers, the object store and Spark share the
+  machine. With one core, Spark runs one task at a time, and this project's decoder is a second process.
 """
 
 CLUSTERS = """\
@@ -55,16 +56,16 @@ three JVMs. Every sample is in [{file}](../bench/results/{file}).
 """
 
 TIERED = """\
-Three brokers and one controller. The measurement is for a question of KIP-405: how much does tiered storage delay
-producers? The remote store is a directory. Apache Kafka uses LocalTieredStorage, which does not sync its files to the
-disk; this broker does. Every sample is in [{file}](../bench/results/{file}).
+Three brokers and one controller. KIP-405 asks how much tiered storage delays producers; this measurement shows it.
+The object store is a directory. Apache Kafka uses LocalTieredStorage, which does not sync its files to the disk; this
+broker does. Every sample is in [{file}](../bench/results/{file}).
 """
 
 REBUILD = """\
-The same three brokers: one is stopped, its data is deleted, and it is started again. `plain_s` is the time until it is
-in sync without tiered storage; `tiered_s` is the same with 64 MiB of the log on local disks. Both include the start
-of the process. The p99 is the latency of producers with acks=all during that time. Every sample is in
-[{file}](../bench/results/{file}).
+One of the three brokers is stopped, its data is deleted, and it is started again. `plain_s` is the time until its
+replicas are in sync without tiered storage. `tiered_s` is the same time with tiered storage and only 64 MiB of each
+broker's log on local disk. Both include the start of the process. The p99 is the latency of producers with acks=all
+during that time. Every sample is in [{file}](../bench/results/{file}).
 """
 
 SECTIONS = {

@@ -29,26 +29,27 @@ in [{file}](../bench/results/{file}). `odradek bench report` prints the figures 
 compares two runs.
 """
 
-RENO = """ Its sending
-  sockets use the congestion control Reno, as Odradek's listeners on loopback do. The other brokers and the clients use the system's default (see the machine's
+RENO = """ The
+  sockets of the "no broker" loop use the congestion control Reno, as Odradek's listeners on loopback do. The other brokers and the clients use the system's default (see the machine's
   description above)."""
 
 READING = """\
 ## How to read the figures
 
-- A figure is the median of the runs that count, followed by the smallest and the largest value. A run
-  during which other processes used more than {others:.0%} of a core is repeated. If this happened in every run,
-  the figure has a star and is less reliable.
-- A percentage compares a figure with a physical limit: what this machine reaches without a broker, measured in the
+- A figure is the median of the runs that count, followed by the smallest and the largest value. A run is repeated up
+  to {repeats} times if other processes used more than {others:.0%} of a core. If this happened in every run, the
+  figure has a star and is less reliable.
+- A percentage compares a figure with a physical limit, which was measured on this machine without a broker in the
   same run. The limits are copying the same bytes from a socket to a file and back, exchanging a few bytes, sending a
   record to another process and back every millisecond, and writing the same amount to the disk. Workloads with
   compression, or in which records wait in a queue, have no limit.
 - "No broker" is a loop in Python on this machine, in the same run: `recv_into` and `write`, `sendfile`, an exchange
   of a few bytes with the client that measures the brokers, or the exchange of a record every millisecond, measured
-  from the time at which it was due. The last one shows how long the machine itself delays two processes. Goals that
-  are numbers were set on another machine; compare them with "no broker".{reno}
-- The client and the brokers share the machine's {cores} cores. If the client was at its limit (the remarks above
-  list these workloads), the rate is the client's rate. The broker's CPU seconds per GB still distinguish the brokers.
+  from the time at which it was due. The exchange of a record shows how long the machine itself delays two processes.
+  Goals that are numbers were set on another machine. To judge them, compare the figures with "no broker".{reno}
+- The client and the brokers share the machine's {cores} cores. If the client was at its limit (the remarks above list
+  these workloads), a faster broker would not have a higher rate. The broker's CPU seconds per GB still distinguish
+  the brokers.
 - Throughput is measured by a C client that uses librdkafka. Records have 1 KiB unless the title gives another size.
   MB are 10^6 bytes of records before compression. Records are consumed right after they were produced, so they are
   read from the page cache, as for a consumer that keeps up, and not from the disk.
@@ -65,16 +66,16 @@ READING = """\
 
 - All processes run on one machine and use loopback. The brokers of a cluster share the machine with each other and
   with their clients. TLS and network latency are not measured.
-- Writes are not synced to the disk: as in Kafka, an acknowledged record is in the page cache, unless
-  `flush.messages` is set. A run is shorter than the time after which the kernel writes most of the page cache back.
+- Writes are not synced to the disk: as in Kafka, an acknowledged record is in the page cache, unless `flush.messages`
+  is set. A run is shorter than the time after which the kernel writes most of the page cache back.
 - Latency during log recovery is not measured. Like Apache Kafka, this broker recovers all its logs before its
   listeners serve requests, and a failed log directory is online again after a restart. `recovery-100mb` and
   `recovery-1000mb` measure the time that a client waits: from the restart after `kill -9` until the first record is
   acknowledged.
-- A JVM is faster after hours than in these runs. With one broker, most workloads have {warm_ups} warm-up rounds and
-  {rounds} rounds that count. Clusters are started for each run and serve the same load for some seconds before the
-  measurement (`warm_up_s` in the results). Brokers that do not store records show the limit of a fake, where they
-  were measured: librdkafka's mock keeps a few MB of each partition, and kfake keeps records in memory.
+- A JVM is faster after hours than in these runs. With one broker, most workloads have {warm_ups} warm-up
+  {warm_up_noun} and {rounds} rounds that count. Clusters are started for each run and serve the same load for some
+  seconds before the measurement (`warm_up_s` in the results). Brokers that do not store records on disk (kfake in
+  memory, librdkafka's mock) show an upper limit.
 - Figures from two machines are not comparable. Figures from the same machine on two days are comparable only if no
   other process used the machine.
 """
@@ -95,6 +96,8 @@ def performance_page(
             *_circumstances(results),
             "## Goals",
             "",
+            "The goal must be reached. The target is a stricter value that Odradek aims for.",
+            "",
             *_goals(results, [*GOALS, *_those_measured(results, CLUSTER_GOALS)]),
             "",
             "## All figures",
@@ -111,7 +114,9 @@ def performance_page(
             READING.format(
                 others=float(settings.get("others_cores_max", 0.25)),
                 cores=results.machine.get("cores", "?"),
+                repeats=settings.get("repeats_max", "?"),
                 warm_ups=settings.get("warm_ups", "?"),
+                warm_up_noun="round" if settings.get("warm_ups") == 1 else "rounds",
                 rounds=settings.get("rounds", "?"),
                 reno=RENO if "TCP" in results.machine else "",
             ),
@@ -119,9 +124,33 @@ def performance_page(
     )
 
 
+_SETTINGS = {"rounds": "measured rounds", "warm_ups": "warm-up rounds"}
+"""Nouns for settings in results files, by name."""
+
+
+def _settings(settings: Mapping[str, object]) -> Iterator[str]:
+    """Yield the settings of a run as text; unknown ones with their names."""
+    repeats, cores = settings.get("repeats_max"), settings.get("others_cores_max")
+    for name, value in settings.items():
+        if name in _SETTINGS:
+            yield f"{value} {_SETTINGS[name].removesuffix('s') if value == 1 else _SETTINGS[name]}"
+        elif name == "others_cores_max" and repeats != 0:
+            times = (
+                ""
+                if repeats is None
+                else ", at most once"
+                if repeats == 1
+                else f", at most {repeats} times"
+            )
+            yield f"a run was repeated if other processes used more than {cores} cores{times}"
+        elif name not in ("repeats_max", "others_cores_max"):
+            yield f"{name} {value}"
+
+
 def _circumstances(results: Results, *, clusters_alone: bool = False) -> Iterator[str]:
     machine = ", ".join(f"{key} {value}" for key, value in results.machine.items())
-    settings = ", ".join(f"{key} {value}" for key, value in results.settings.items())
+    settings = ", ".join(_settings(results.settings))
+
     yield f"Measured on {results.started[:10]}: {machine}; {settings}."
     yield ""
     yield from _table(

@@ -107,7 +107,7 @@ TOPICS: tuple[Metric, ...] = (
     _meter("FailedProduceRequestsPerSec", "Failed produce requests, counted per partition."),
     _meter("TotalFetchRequestsPerSec", "Fetch requests of consumers, counted per partition."),
     _meter("FailedFetchRequestsPerSec", "Failed fetch requests of consumers, counted per partition."),
-    _meter("ReplicationBytesInPerSec", "Bytes fetched from the leaders of other brokers.", labels=()),
+    _meter("ReplicationBytesInPerSec", "Bytes fetched from leaders on other brokers.", labels=()),
     _meter("ReplicationBytesOutPerSec", "Bytes sent to followers.", labels=()),
 )
 REPLICAS: tuple[Metric, ...] = (

@@ -36,11 +36,12 @@ _INTRODUCTION = """\
 # Metrics
 
 `odradek serve --metrics HOST:PORT`, or the config `odradek.metrics.listener`, serves metrics for Prometheus at
-`http://HOST:PORT/metrics`. The metrics are a part of Kafka's. They have the names that the Prometheus JMX exporter
-generates with its default rules, so that dashboards and alerts for Kafka work: names are in lower case, a meter
-*…PerSec* ends in `_total` (Prometheus computes the rate), and the labels are the other keys of the MBean. There are
-no metrics of requests, the log cleaner, the coordinators, network threads or a JVM. A counter with the label `topic`
-is also reported without labels: the total of the broker, which does not decrease when topics are deleted.
+`http://HOST:PORT/metrics`. The metrics are a subset of Kafka's metrics. Dashboards and alerts for Kafka work, because
+the names are those that the Prometheus JMX exporter generates with its default rules. Names are in lower case. In the
+name of a meter, `PerSec` is replaced by `_total`, and Prometheus computes the rate. The labels are the other keys of
+the MBean. There are no metrics of requests, the log cleaner, the coordinators, network threads or a JVM. A counter
+with the label `topic` is also reported without labels: the total of the broker, which does not decrease when topics
+are deleted.
 
 The endpoint has no authentication. Bind it to an address that only Prometheus can reach, because labels contain topic
 names.
