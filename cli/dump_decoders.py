@@ -34,7 +34,7 @@ CONSUMER_PROTOCOL = "consumer"
 
 
 def plain(record: Decoded, name: str, data: bytes | None) -> None:
-    """Add a key or value as text under `name` if it is UTF-8, else in base64 under `nameBase64`."""
+    """Add a key or value as text under `name` if it is UTF-8, else in base64 under `name` with the suffix Base64."""
     try:
         record[name] = None if data is None else data.decode("utf-8")
     except UnicodeDecodeError:

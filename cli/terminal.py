@@ -25,7 +25,7 @@ def environment(name: str, default: str) -> str:
 
 
 def ending_signals() -> list[signal.Signals]:
-    """Signals that stop a server cleanly, as in Kafka: SIGTERM, SIGINT, and SIGHUP unless it is ignored (`nohup`)."""
+    """Signals that stop a server cleanly, as in Kafka: SIGTERM, SIGINT, and SIGHUP unless it is ignored (nohup)."""
     hangup = [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else []
     return [signal.SIGTERM, signal.SIGINT, *hangup]
 

@@ -96,7 +96,7 @@ class SourceOptions:
     tasks. None: chosen by the query.
     """
     corrupt_segments: str = "fail"
-    """`onCorruptSegment`: "fail", "skip" unreadable offsets and log them, or "report" them as rows with `gap` set."""
+    """`onCorruptSegment`: "fail", "skip" unreadable offsets and log them, or "report" them as rows whose column gap is set."""
 
     rows: str = RECORDS
     """Whether a row is a record or a batch."""

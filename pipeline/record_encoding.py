@@ -1,7 +1,7 @@
 """Encodes Arrow columns as records; compiled, without a Python object for each record.
 
 The inverse of `decoding/`: keys, values, headers and timestamps become the body of a batch, whose header
-`protocol.records.frame_batch` writes. A batch's rows are selected by row number, so that rows for several
+`protocol.records.records.frame_batch` writes. A batch's rows are selected by row number, so that rows for several
 partitions are neither sorted nor copied first.
 """
 

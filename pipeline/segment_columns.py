@@ -46,7 +46,7 @@ ROW = np.dtype(
         ("flags", "u1"),
     ]
 )
-"""`summary.ROW`; `last` is the last offset relative to `start`."""
+"""Row of a segment table, as in `storage.tiered.segment_row`; `last` is the last offset relative to `start`."""
 SPAN = np.dtype([("row", "<u4"), ("epoch", "<i4"), ("start", "<i8")])
 READ = np.dtype(
     [

@@ -1,4 +1,4 @@
-"""The data source as a stream: `spark.readStream.format("odradek")`.
+"""The data source as a stream, which a query of Spark reads (readStream).
 
 Offsets in a checkpoint have the form of Spark's Kafka source, with topic ids and, in the first batch's end offsets,
 its start (`stream_offsets.py`). A repeated batch has the same offsets, and offsets deleted meanwhile are reported.

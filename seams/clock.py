@@ -1,7 +1,7 @@
 """Clock seam.
 
-Durations are measured with `monotonic`, and records get timestamps from `wall_ms`. Waiting uses trio
-(`trio.move_on_after`, `Clock.sleep`). A simulation replaces trio's clock together with this one.
+Durations are measured with `monotonic`, and records get timestamps from `wall_ms`. Waiting uses trio's
+move_on_after and `Clock.sleep`. A simulation replaces trio's clock together with this one.
 """
 
 from __future__ import annotations

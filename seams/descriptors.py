@@ -9,7 +9,7 @@ under the pool's lock, which is never held during a system call that can block:
   reused for another file.
 - An anchored descriptor (pinned, and its name was removed) is not closed, because it could not be opened again.
 - A map with a view is not dropped.
-- An error of closing a descriptor (network file systems write back then) is raised by the next `sync` of that
+- An error of closing a descriptor (network file systems write back then) is raised by the next `File.sync` of that
   file, not by the caller whose request closed it.
 
 The bounds can therefore be exceeded by the descriptors that are in use or anchored. Then the kernel's limit
@@ -226,7 +226,7 @@ class Descriptor:
     def borrow(self) -> int:
         """Return the descriptor for use until `give_back`; open it if necessary.
 
-        Only seams call this, for example the TCP seam for `sendfile`. Raises OSError if opening fails,
+        Only seams call this, for example the TCP seam for sendfile(2). Raises OSError if opening fails,
         OutOfDescriptors, or ValueError after `close`.
         """
         pool = self.pool

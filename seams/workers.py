@@ -26,7 +26,7 @@ class Worker(Protocol):
     def run(self, work: Callable[[Files, A], Iterator[T]], argument: A) -> AsyncGenerator[T, None]:
         """Yield the steps of `work(files, argument)`; `files` is the worker's own files seam.
 
-        A worker runs one work at a time. A caller that stops early closes the generator (`aclosing`), which closes
+        A worker runs one work at a time. A caller that stops early closes the generator, which closes
         the work's generator. Raises the errors of the work, and WorkerDied.
         """
         ...

@@ -12,7 +12,7 @@ in order, after a delay drawn from the entropy, and may be split into pieces of 
   end of a process. A host that was silenced before does not respond at all, as after the failure of
   a machine, until `unsilence`; it then has no state of earlier connections.
 
-File slices are read in pieces while they are sent, as `sendfile` does: if the file changes while
+File slices are read in pieces while they are sent, as sendfile(2) does: if the file changes while
 the peer is slow, the changed bytes are sent here too.
 """
 
@@ -439,7 +439,7 @@ class VirtualConnection:
     def _pieces(self, parts: Sequence[Buffer | FileSlice]) -> Iterator[bytes]:
         """Split `parts` into the byte strings that are sent together.
 
-        Adjacent small buffers are joined, as by `writev`; each piece of a file slice is separate.
+        Adjacent small buffers are joined, as by writev(2); each piece of a file slice is separate.
         """
         joined = b""
         for part in parts:

@@ -24,7 +24,7 @@ def kafka_version() -> str:
 
 
 def java_program(program: str = "java") -> str:
-    """Return the path of `java` or `javac`. Raises PeerUnavailable without a JDK."""
+    """Return the path of `java` or another program of the JDK. Raises PeerUnavailable without a JDK."""
     return needed_program(program, "a JDK, 17 or newer")
 
 

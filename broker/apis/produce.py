@@ -276,8 +276,8 @@ def _append(
     ctx: RequestContext,
     checked: Batch | None = None,
 ) -> ProducePartitionResult:
-    """Append one batch; errors are set in the result. Raises TakesLong without any effect unless the batch is
-    `checked`."""
+    """Append one batch; errors are set in the result. Raises ValidationTooSlow without any effect unless the
+    batch is `checked`."""
     try:
         if is_coordinator_topic(partition.topic) and ctx.client_id != "__admin_client":
             raise KafkaError(

@@ -530,16 +530,16 @@ def check_broker(config: ServerConfig) -> None:
 
 
 def _check_logs(config: ServerConfig) -> None:
-    log = config.log_config()
-    _require(log.segment_ms >= 1, "log.roll.ms must be at least 1")
-    _require(log.segment_jitter_ms >= 0, "log.roll.jitter.ms must be at least 0")
-    _require(log.retention_ms != 0, "log.retention.ms must be -1, or at least 1")
+    configs = config.log_config()
+    _require(configs.segment_ms >= 1, "log.roll.ms must be at least 1")
+    _require(configs.segment_jitter_ms >= 0, "log.roll.jitter.ms must be at least 0")
+    _require(configs.retention_ms != 0, "log.retention.ms must be -1, or at least 1")
     _require(
-        log.flush_ms >= 0,
+        configs.flush_ms >= 0,
         "log.flush.interval.ms, or log.flush.scheduler.interval.ms in its place, must be at least 0",
     )
     _require(
-        log.min_compaction_lag_ms <= log.max_compaction_lag_ms,
+        configs.min_compaction_lag_ms <= configs.max_compaction_lag_ms,
         "log.cleaner.min.compaction.lag.ms must be at most log.cleaner.max.compaction.lag.ms",
     )
     threads = config.get_int("log.cleaner.threads")
@@ -758,10 +758,10 @@ def check_local_retention(config: ServerConfig) -> None:
 
     At start it is checked with tiered storage only; Kafka checks it for all dynamic changes.
     """
-    log = config.log_config()
+    configs = config.log_config()
     for unit, total, local in (
-        ("ms", log.retention_ms, log.local_retention_ms),
-        ("bytes", log.retention_bytes, log.local_retention_bytes),
+        ("ms", configs.retention_ms, configs.local_retention_ms),
+        ("bytes", configs.retention_bytes, configs.local_retention_bytes),
     ):
         _require(
             total <= -1 or local == -2 or -1 < local <= total,

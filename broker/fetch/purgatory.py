@@ -183,7 +183,7 @@ class _DelayedFetchBase:
 
 
 def fetch_timers(clock: Clock) -> Timers[_DelayedFetchBase]:
-    """Timeouts of waiting fetches; their `run` must be running."""
+    """Timeouts of waiting fetches; `Timers.run` must be running."""
     return Timers(clock, _DelayedFetchBase.expire)
 
 

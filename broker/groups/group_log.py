@@ -29,13 +29,13 @@ class OffsetsLog(log.CoordinatorLog, Protocol):
     def append_in_transaction(
         self, partition: int, batch: bytearray, now_ms: int, guard: VerificationGuard | None
     ) -> int:
-        """Append a transactional batch; the first one of a transaction needs the guard. See `append`."""
+        """Append a transactional batch; the first one of a transaction needs the guard. See `CoordinatorLog.append`."""
         ...
 
     def append_marker(
         self, partition: int, batch: bytearray, now_ms: int, transaction_version: int
     ) -> int:
-        """Append a transaction marker. See `append`."""
+        """Append a transaction marker. See `CoordinatorLog.append`."""
         ...
 
 

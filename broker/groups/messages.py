@@ -1,8 +1,8 @@
 """Requests, responses, records and results of the group coordinator's state machines.
 
 A request is passed with a future that identifies the receiver of its response. Changes that must be
-durable are returned as `RecordAppend`. The caller appends them and calls `appended` or
-`append_failed`; responses that depend on them are sent after that.
+durable are returned as `RecordAppend`. The caller appends them and calls
+`GroupCoordinatorShard.appended` or `append_failed`; responses that depend on them are sent after that.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class _Node:
 class Nodes:
     """Processes of all nodes of a plan. Cancelling `nursery` kills them.
 
-    `output(node)` returns the output of a process at each start: a file, or `subprocess.PIPE`, whose lines
+    `output(node)` returns the output of a process at each start: a file, or a pipe (PIPE of `subprocess`), whose lines
     are passed to `line`. `changed` is called after each change of a state.
     """
 

@@ -1,2 +1,2 @@
-"""Metrics of a node: `registry.py` has the meters, timers and gauges, `table.py` their names, and `endpoint.py`
+"""Metrics of a node: `registry.py` has the meters, timers and gauges, `metric_table.py` their names, and `endpoint.py`
 serves them to Prometheus."""

@@ -77,7 +77,7 @@ class Metrics:
         self._before_collection: list[Callable[[], Awaitable[None]]] = []
 
     def meter(self, name: str, **labels: str | int) -> Meter:
-        """Return the meter with these labels, created once. `name` is a row of `table.py`."""
+        """Return the meter with these labels, created once. `name` is a row of `metric_table.py`."""
         return self._counting(Meter, Kind.METER, name, labels)
 
     def timer(self, name: str, **labels: str | int) -> Timer:

@@ -48,7 +48,7 @@ class TransactionMarkerWriter(Protocol):
     async def write(self, markers: Sequence[TransactionMarker]) -> list[MarkerErrors]:
         """Append each marker to its partitions; for each marker an error code per partition.
 
-        `none` means that all in-sync replicas have the marker, and for `__consumer_offsets` that
+        NONE means that all in-sync replicas have the marker, and for `__consumer_offsets` that
         the group coordinator has applied or discarded the pending offsets. Raises nothing.
 
         The transaction coordinator handles the other errors as follows:

@@ -1,7 +1,7 @@
 """Requests, responses, results and records of the transaction coordinator's state machine.
 
 A state change is returned as a `TransitionAppend`. The caller appends its record and calls
-`appended` or `append_failed`. The state changes, and the response is sent, only after the record is
+`TransactionCoordinatorShard.appended` or `append_failed`. The state changes, and the response is sent, only after the record is
 committed. `SendMarkers` is completed by `on_markers_sent`, `AllocateProducerId` by passing the
 same request again with a producer id.
 """

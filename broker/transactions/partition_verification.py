@@ -29,7 +29,7 @@ class AddPartitionsToTransaction(Protocol):
     ) -> Mapping[TopicPartition, ErrorCode]:
         """Add `partitions`, or with `verify_only` check them; an error code for each.
 
-        `none` means that the addition is committed. Errors: invalid_producer_id_mapping,
+        NONE means that the addition is committed. Errors: invalid_producer_id_mapping,
         producer_fenced, concurrent_transactions, invalid_txn_state, transaction_abortable
         (`verify_only`: not in the transaction), not_coordinator, coordinator_load_in_progress,
         coordinator_not_available. Raises nothing.

@@ -4,7 +4,7 @@ They take bytes and arrays of numbers and return numbers, and create no Python o
 returned as a code and the batch's number, so that the caller can name the object. All reads are bounds-checked.
 Validation is as strict as in `protocol.records`, so that both reject the same bytes.
 
-numba caches compiled code in `__pycache__`, or in the user's cache directory if that is not writable.
+numba caches compiled code in __pycache__, or in the user's cache directory if that is not writable.
 """
 
 # Compiled by numba, which infers the types from the arguments.

@@ -33,7 +33,7 @@ BINARY, JSON = "binary", "json"
 """Values of the option `valueFormat`."""
 
 RECORDS, BATCHES = "records", "batches"
-"""Values of the option `rows`."""
+"""Values of `SourceOptions.rows`."""
 
 BATCH_SPARK_TYPES = {
     "topic": "string",

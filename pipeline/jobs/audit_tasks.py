@@ -1,7 +1,7 @@
 """Tasks of `audit`: check a segment's objects against its metadata, and a partition's segments against its offsets.
 
 A segment: each object has the size and CRC of the manifest, the manifest matches the metadata
-(`storage.tiered.verification`), and the log matches both (`segment_log_check.py`). The bytes of a log that is
+(`storage.tiered.segment_verification`), and the log matches both (`segment_log_check.py`). The bytes of a log that is
 neither compressed nor encrypted are fetched once for both checks.
 
 A partition: the segments that cover its offsets are selected by the leader's epochs (`leader_epoch_lineage.py`);

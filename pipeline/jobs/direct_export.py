@@ -36,7 +36,7 @@ _OTHERS = ("spark.sql.parquet.", "spark.hadoop.parquet.", "parquet.", "spark.sql
 
 
 class DirectExport:
-    """Writes batches with `parquet_files`; `codec` is one of its CODECS."""
+    """Writes batches with `parquet_writer`; `codec` is one of its CODECS."""
 
     def __init__(
         self,

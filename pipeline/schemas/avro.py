@@ -249,5 +249,5 @@ class _ResolvedSchema:
 
 
 def _unique(path: Path) -> str:
-    """Return a unique name for the type at a path; `a_b` differs from `b` in `a`."""
+    """Return a unique name for the type at a path; the type a_b differs from b in a."""
     return "_".join(["at", *(f"{len(each)}{each}" for each in path)])

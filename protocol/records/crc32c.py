@@ -28,4 +28,4 @@ def _load() -> Callable[..., int]:
 
 
 crc32c: Callable[..., int] = _load()
-"""`crc32c(data, value=0)` returns the CRC of a buffer, continued from `value`."""
+"""`crc32c(data, value=0)` returns the CRC of a buffer, continued from the CRC value."""

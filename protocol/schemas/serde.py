@@ -189,7 +189,7 @@ def decode_transaction_value(data: Buffer) -> Any:
 def encode(record: Any, version: int) -> bytes:
     """Encode the body of a stored record without a frame.
 
-    Raises KeyError for an unknown version, and TooLong for a string that the format cannot encode.
+    Raises KeyError for an unknown version, and StringTooLong for a string that the format cannot encode.
     """
     try:
         return _writer(type(record), version)(record)

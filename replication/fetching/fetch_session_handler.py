@@ -66,12 +66,12 @@ class FetchSessionHandler:
         """Return the pending fetch of the partition."""
         return self._fetches.get(key)
 
-    def want(self, key: TopicIdAndPartition, fetch_of: Fetch) -> None:
+    def want(self, key: TopicIdAndPartition, fetch: Fetch) -> None:
         before = self._fetches.pop(key, None)
-        self._fetches[key] = fetch_of
+        self._fetches[key] = fetch
         if key not in self._sent:
             self._unsent[key] = None
-        elif fetch_of != before:
+        elif fetch != before:
             self._changed[key] = None
         self._to_forget.pop(key, None)
 

@@ -32,7 +32,7 @@ from odradek.storage.log.leader_epoch_cache import NO_EPOCH, NO_OFFSET, EpochEnd
 
 
 class LeaderEpochs(Protocol):
-    """Leader epochs of a log: `storage.log.epochs.LeaderEpochCache`."""
+    """Leader epochs of a log: `storage.log.leader_epoch_cache.LeaderEpochCache`."""
 
     @property
     def latest(self) -> int | None: ...

@@ -2,7 +2,7 @@
 
 Actions after a `PersistElectionState` wait until it is durable. If it fails, the node stops, because its vote is
 unknown; if the disk is full, nothing was written and the driver retries. The completion of an
-action that changes the log is reported (`RaftClient.appended`, `truncated`, `installed`) before the
+action that changes the log is reported (`RaftClient.appended`, `RaftClient.truncated`, `RaftClient.installed`) before the
 next event.
 """
 
@@ -29,7 +29,7 @@ class AppendLeaderChangeMessage:
     """Append the LeaderChangeMessage of a new epoch, and `quorum` in the same batch.
 
     `quorum` is kraft.version and the voters. The first leader copies them from the formatted
-    snapshot, a later one adds its changed endpoints. Completed by `appended`.
+    snapshot, a later one adds its changed endpoints. Completed by `RaftClient.appended`.
     """
 
     epoch: int
@@ -41,7 +41,7 @@ class AppendLeaderChangeMessage:
 @value_class
 class AppendVotersRecord:
     """Append a VotersRecord, after a KRaftVersionRecord if there is a level. Completed by
-    `appended`, or by `not_appended` if the disk is full."""
+    `RaftClient.appended`, or by `RaftClient.not_appended` if the disk is full."""
 
     epoch: int
     voters: tuple[Voter, ...]
@@ -51,7 +51,7 @@ class AppendVotersRecord:
 @value_class
 class AppendFetchedRecords:
     """Append fetched batches that start at the log end, and flush if `durable`. Completed by
-    `appended`, also if nothing was appended."""
+    `RaftClient.appended`, also if nothing was appended."""
 
     records: Any
     epoch: int
@@ -60,7 +60,7 @@ class AppendFetchedRecords:
 
 @value_class
 class TruncateLog:
-    """Truncate the log to `end_offset`. Completed by `truncated`."""
+    """Truncate the log to `end_offset`. Completed by `RaftClient.truncated`."""
 
     end_offset: int
 
@@ -68,7 +68,7 @@ class TruncateLog:
 @value_class
 class CreateSnapshotFile:
     """Create the file of a fetched snapshot, and remove an earlier partial one. If the disk is
-    full, `snapshot_abandoned` completes this and the following snapshot actions."""
+    full, `RaftClient.snapshot_abandoned` completes this and the following snapshot actions."""
 
     snapshot_id: SnapshotId
 
@@ -83,7 +83,7 @@ class AppendSnapshotBytes:
 
 @value_class
 class InstallSnapshot:
-    """Publish the complete snapshot and restart the log at its end. Completed by `installed`."""
+    """Publish the complete snapshot and restart the log at its end. Completed by `RaftClient.installed`."""
 
     snapshot_id: SnapshotId
 
@@ -97,8 +97,8 @@ class AdvanceHighWatermark:
 
 @value_class
 class SendRequest:
-    """Send a request to a node. Completed by `responded` or `failed` with this number, or by
-    nothing.
+    """Send a request to a node. Completed by `RaftClient.handle_response` or
+    `RaftClient.handle_request_failure` with this number, or by nothing.
 
     `to` is a node id, or BOOTSTRAP_SERVER for the next bootstrap server. `endpoints` are the
     node's. Numbers restart with each `RaftClient`; responses to requests of an earlier one must be

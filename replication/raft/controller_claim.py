@@ -39,7 +39,7 @@ class ControllerClaim:
         )
 
     def claim(self, epoch: int) -> None:
-        """Claim the role for `epoch`, before the first record is appended; then call `announce`."""
+        """Claim the role for `epoch`, before the first record is appended; then call `notify`."""
         self._epoch = epoch
 
     def renounce_if_lost(self) -> bool:

@@ -164,7 +164,8 @@ class MetadataLog:
             raise InvalidMetadata(f"{damage.message}: {remedy}")
 
     def _recover(self, required_end_offset: int) -> PartitionLog:
-        """Open the log; raise DamagedLog without truncation if it is damaged below `whole_to`."""
+        """Open the log; raise DamagedLog without truncation if it is damaged below
+        `required_end_offset`."""
         try:
             log = PartitionLog.open(
                 LogEnvironment(self._files, self._clock),

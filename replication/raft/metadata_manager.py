@@ -297,8 +297,9 @@ class MetadataManager:
 
     def control_appended(self) -> None:
         if self.is_active:
-            log = self._log
-            self._state.control_appended(log.end_offset - 1, self.leader_epoch, log.appended_ms)
+            self._state.control_appended(
+                self._log.end_offset - 1, self.leader_epoch, self._log.appended_ms
+            )
 
     def quorum_changed(self) -> None:
         if self._claim.renounce_if_lost():

@@ -362,7 +362,7 @@ class RaftClientDriver:
     # Inbound requests
 
     async def handle_request(self, request: RaftRequest, *, again: bool = False) -> RaftResponse:
-        """Handle an inbound request; see `RaftClient.receive`."""
+        """Handle an inbound request; see `RaftClient.handle_request`."""
         waiting = self._waiting[id(request)] = _PendingResponse(request)
         try:
             await self._event(partial(self._receive, request, again))

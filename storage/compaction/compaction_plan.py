@@ -84,7 +84,7 @@ class SegmentReplacement:
 
 @dataclass(slots=True)
 class CompactionStatistics:
-    """Statistics of a pass; `mapped_` counts the reading for the offset map, the rest the rewriting."""
+    """Statistics of a pass; `mapped_bytes` and `mapped_records` count the reading for the offset map, the others the rewriting."""
 
     mapped_bytes: int = 0
     mapped_records: int = 0

@@ -8,7 +8,7 @@ evidence of a broken disk:
 - A full disk (ENOSPC, EDQUOT), if the failed operation was *undone*: nothing is lost, the request fails with
   KAFKA_STORAGE_ERROR, reads continue, and retention or a deleted topic may free space. Kafka takes the directory
   offline, and stops after the last one; `broker/replicas/replica_manager.py` does this if other replicas can take
-  over. A full disk at a `sync` is like any other failed sync: acknowledged bytes may be lost, so the directory goes
+  over. A full disk at a `File.sync` is like any other failed sync: acknowledged bytes may be lost, so the directory goes
   offline.
 - `WRONG_FILE_TYPE_ERRNOS` in the directory of a log: for example, a directory in the place of a file. The disk works;
   the log goes offline alone when the file is first needed.

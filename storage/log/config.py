@@ -18,7 +18,7 @@ DAY_MS = 24 * 60 * 60 * 1000
 
 
 class _WithDict:
-    """Base class with a `__dict__`, which `cached_property` needs."""
+    """Base class with an instance dictionary, which `cached_property` needs."""
 
 
 @value_class

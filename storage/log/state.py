@@ -87,7 +87,7 @@ class LogState(Protocol):
     compacted log."""
     on_flush_due: Callable[[int], None] | None
     """Requests a flush up to an offset: after a roll, and when `is_flush_due` becomes true. The
-    flush runs in a worker thread, and `flushed` is called on the loop after it."""
+    flush runs in a worker thread, and `PartitionLog.flushed` is called on the loop after it."""
     on_flushed: Callable[[], None] | None
     """Called on the loop after a flush."""
     on_appended: Callable[[memoryview], None] | None

@@ -476,7 +476,7 @@ class LogManager:
     async def close(self, *, broker_epoch: int = -1) -> None:
         """Flush, snapshot and close all logs, write the checkpoints, and the clean shutdown file last.
 
-        The directories stay locked: `directories.close()` unlocks them, after the metadata log in them
+        The directories stay locked: `LogDirectories.close` unlocks them, after the metadata log in them
         is closed too.
         """
         await self.mover.convert_all_for_kafka()

@@ -12,14 +12,14 @@ not its current replica, for example in a directory that was offline, or after t
 continued from such a log would overwrite the future replica, which may be the only copy of its records.
 
 A promotion renames the future replica, syncs the log directory, and then opens the log. A crash in between leaves
-`.move`, for which the next start decides again, or `tp`. The log is recovered from the recovery point that the
+`.move`, for which the next start decides again, or `T-p`. The log is recovered from the recovery point that the
 swap wrote, even if the directory has a clean shutdown file.
 
 `decide_startup` decides by this table. Kafka's `topic-partition.<uuid>-future` is treated as `.move`. Directories that end in `.delete` or `-delete` are
-removed later in any case (J-16), so they are not in the table. A `tp` counts only if its topic id is not different
+removed later in any case (J-16), so they are not in the table. A `T-p` counts only if its topic id is not different
 from that of the `.move`. One decision covers all log directories that could be read:
 
-| `tp` in    | `.move` in           | a log directory | directory in the      | action                               |
+| `T-p` in   | `.move` in           | a log directory | directory in the      | action                               |
 |            |                      | is offline      | cluster metadata      |                                      |
 |------------|----------------------|-----------------|-----------------------|--------------------------------------|
 | 1          | 1, another           | either          | -                     | RESUME (J-13)                        |
@@ -37,8 +37,8 @@ it renames `.move`, and at that point `.move` contains the complete log. However
 empty log directory with a new id. Therefore a single `.move` is not promoted if the cluster metadata assigns the
 replica to a directory that this node does not have.
 
-An empty `tp` is a current replica like any other, because it may have been truncated. No swap, of this broker or
-of Kafka, leaves an empty `tp` next to a future replica with more records, and an empty log of a failed creation is
+An empty `T-p` is a current replica like any other, because it may have been truncated. No swap, of this broker or
+of Kafka, leaves an empty `T-p` next to a future replica with more records, and an empty log of a failed creation is
 removed durably before a move can start.
 """
 
@@ -163,7 +163,7 @@ class InterruptedMoves:
         for name, copies in leftovers.items():
             self._copies[name] = await self._read_topic_ids(name, copies, live[name])
             for copy in self._copies[name]:
-                # If the directory has `tp` too, the checkpoint entries are those of `tp`.
+                # If the directory has `T-p` too, the checkpoint entries are those of `T-p`.
                 if not copy.has_log and copy.leftover.directory not in live[name]:
                     self._directory_logs_of(copy.leftover).keep_offline(name, copy.leftover.name)
 
@@ -320,7 +320,7 @@ class InterruptedMoves:
     ) -> None:
         is_checkpointed = leftover.name in directory_logs.offline_directories.get(name, ())
         for each in self._services.registry.online_directories():
-            # `tp` has another topic: otherwise it would be the current replica of this future replica.
+            # `T-p` has another topic: otherwise it would be the current replica of this future replica.
             if str(name) in each.offline_directories.get(name, ()):
                 await self._log_removal.rename_found_to_stray(each, name, [str(name)])
         if directory_logs.directory.failed:

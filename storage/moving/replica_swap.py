@@ -6,10 +6,10 @@ rename of segments runs. Reads and appends continue between the turns. Order of 
 
 1. In threads: the future replica catches up until little is left, and is made durable
    (`FutureReplica.complete`). Then the destination's checkpoints contain the log's offsets.
-2. In one turn: the rest is copied, the source `tp` is renamed to `tp.delete`, and from then on every append goes
+2. In one turn: the rest is copied, the source `T-p` is renamed to `T-p.delete`, and from then on every append goes
    to both replicas (`FutureReplica.append`).
 3. In a thread: the source's log directory is synced.
-4. In one turn: `.move` is renamed to `tp`, and the log is switched to it.
+4. In one turn: `.move` is renamed to `T-p`, and the log is switched to it.
 5. In threads: the destination's log directory is synced, then both directories write checkpoints. After that,
    `.delete` may be removed (J-10).
 
@@ -17,11 +17,11 @@ State after a crash, and the action of the next start (interrupted_moves.py):
 
 | crash before the end of | on the disk                        | next start                                     |
 |-------------------------|------------------------------------|------------------------------------------------|
-| 2                       | `tp`, `.move`                      | continues the move (J-13)                      |
-| 3                       | `tp` or `tp.delete`, and `.move`   | continues the move, or promotes `.move` (J-14) |
-| 5                       | `tp.delete`, and `.move` or `tp`   | promotes `.move` (J-14), removes `.delete`     |
+| 2                       | `T-p`, `.move`                     | continues the move (J-13)                      |
+| 3                       | `T-p` or `T-p.delete`, and `.move` | continues the move, or promotes `.move` (J-14) |
+| 5                       | `T-p.delete`, and `.move` or `T-p` | promotes `.move` (J-14), removes `.delete`     |
 
-Because of step 2, `.move` contains everything that `tp.delete` contains when the process is killed. Because of
+Because of step 2, `.move` contains everything that `T-p.delete` contains when the process is killed. Because of
 step 1, everything that was durable in the source is durable in `.move`. If the destination fails in step 3 or 4,
 the source is renamed back and remains the current replica; if the failure is that of an append, this happens
 before the append returns. An error of the source takes its directory offline, as usual.
@@ -203,7 +203,7 @@ class ReplicaSwap:
     # Step 4
 
     def _switch(self, source: DirectoryLogs) -> MoveEvent:
-        """Rename `.move` to `tp` and switch the log to it. Return SWITCHED, or the failure."""
+        """Rename `.move` to `T-p` and switch the log to it. Return SWITCHED, or the failure."""
         partition_log, future, destination = (
             self.partition_log,
             self.future,

@@ -26,7 +26,7 @@ HEADERS_A_TURN = 400
 """Batches per step, about half a millisecond."""
 
 BytesAt = Callable[[int, int], Buffer]
-"""Returns `size` bytes of the segment from `position` on."""
+"""Called with a position and a size; returns that many bytes of the segment."""
 _start_offset = attrgetter("start_offset")
 
 

@@ -127,7 +127,7 @@ class RemoteLogReader:
         aborted transactions (T-35).
 
         Raises OffsetOutOfRange if the log start offset has passed `offset`, RemoteStorageError
-        (retriable if `retryable`).
+        (`RemoteStorageError.retryable`: the caller may try again).
         """
         if offset >= limits.offset:
             return RemoteRead(offset)

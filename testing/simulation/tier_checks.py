@@ -75,7 +75,7 @@ class TierChecks:
         """Create the checks of `topic`, and of `recreated_topic`, a tiered topic that was recreated.
 
         With `may_dangle`, the store has reported a deletion that did not happen, and the objects
-        that remain are for `gc` to find.
+        that remain are for `odradek remote gc` to find.
         """
         self.anomalies: list[Anomaly] = []
         self._cluster = cluster

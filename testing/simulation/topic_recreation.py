@@ -45,7 +45,7 @@ POLL_S = 0.5
 
 
 class TopicRecreation:
-    """A topic with a replica on each of `nodes` nodes. It does not exist until the first `create`."""
+    """A topic with a replica on each of `nodes` nodes. It does not exist until `make` creates it."""
 
     def __init__(
         self,
