@@ -31,7 +31,7 @@ from odradek.protocol.errors import KafkaError
 from odradek.protocol.topics import TopicPartition
 from odradek.replication.tiered.whole_metadata_topic import WholeMetadataTopicReader
 from odradek.seams.clock import Clock
-from odradek.seams.store_directory import begin_instead, has_mark
+from odradek.seams.store_directory import declare_replacement, has_marker
 from odradek.storage.tiered.audit import RemoteStorageAudit, SegmentStatus
 from odradek.storage.tiered.segment_metadata import SegmentState, TopicIdPartition
 
@@ -100,7 +100,7 @@ async def find_losses(audit: RemoteStorageAudit, url: str, cluster: Cluster) -> 
             losses.topics.append(topic)
     if url.startswith("file://"):
         root = LocalPath(unquote(urlsplit(url).path))
-        losses.directory = root if losses.topics or not has_mark(root) else None
+        losses.directory = root if losses.topics or not has_marker(root) else None
     return losses
 
 
@@ -123,7 +123,7 @@ async def give_up(
     topics = losses.topics
     if losses.directory is not None:
         try:
-            begin_instead(losses.directory)
+            declare_replacement(losses.directory)
         except OSError as error:
             raise CommandFailed(
                 f"{losses.directory} cannot be used as the store: {error}"

@@ -28,7 +28,7 @@ from odradek.seams.objects import (
     ObjectsUnavailable,
     StoreTimeouts,
 )
-from odradek.seams.store_directory import MARK, StoreDirectory, remember_url, sync
+from odradek.seams.store_directory import MARKER_FILE, StoreDirectory, record_store_url, sync
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -61,7 +61,7 @@ def open_objects(
     url: str,
     options: Mapping[str, str] | None = None,
     timeouts: StoreTimeouts = DEFAULT_STORE_TIMEOUTS,
-    memory: str | None = None,
+    identity_file: str | None = None,
 ) -> Objects:
     """Open the store at `url` with obstore's options for its kind (`aws_endpoint`, `aws_region`, …).
 
@@ -90,7 +90,7 @@ def open_objects(
     try:
         if scheme == "file":
             open_store = partial(from_url, url, automatic_cleanup=True, **settings)
-            return _open_directory(OsPath(unquote(urlsplit(url).path)), memory, open_store)
+            return _open_directory(OsPath(unquote(urlsplit(url).path)), identity_file, open_store)
         store = from_url(url, **settings)
     except BaseError as error:
         raise ValueError(f"{url}: {_one_line(error)}; {_URLS}") from error
@@ -101,8 +101,8 @@ def open_objects(
         raise ValueError(f"{url}: invalid options of the object store: {error}") from error
     if isinstance(store, HTTPStore):
         raise ValueError(f"{url} is no object store; {_URLS}")
-    if memory is not None:
-        remember_url(OsPath(memory), url)
+    if identity_file is not None:
+        record_store_url(OsPath(identity_file), url)
     return ObjectStoreObjects(lambda: store)
 
 
@@ -120,16 +120,16 @@ def _endpoints(options: Mapping[str, object]) -> list[str]:
 
 
 def _open_directory(
-    root: OsPath, memory: str | None, open_store: Callable[[], ObjectStore]
+    root: OsPath, identity_file: str | None, open_store: Callable[[], ObjectStore]
 ) -> Objects:
     try:
-        directory = StoreDirectory(root, None if memory is None else OsPath(memory))
+        directory = StoreDirectory(root, None if identity_file is None else OsPath(identity_file))
     except OSError as error:
         raise ValueError(
             f"the directory {root} cannot be created: {error.strerror}; specify another one"
         ) from None
     objects = DirectoryObjects(open_store, directory)
-    if not directory.is_remembered:
+    if not directory.has_recorded_marker:
         objects.store  # noqa: B018  raises now if the store cannot be opened
     return objects
 
@@ -278,7 +278,7 @@ class DirectoryObjects(ObjectStoreObjects):
         super().__init__(open_store)
         self._root = directory.root
         self._check_root = directory.check
-        self._begin = directory.begin
+        self._begin = directory.ensure_marker
 
     def put(self, key: str, parts: Iterable[Buffer]) -> None:
         self._check_root()
@@ -349,7 +349,7 @@ class DirectoryObjects(ObjectStoreObjects):
         self._check_root()
         with _translated(prefix):
             found = list_with_delimiter(self.store, prefix or None)
-        objects = [entry for entry in found["objects"] if entry["path"] != MARK]
+        objects = [entry for entry in found["objects"] if entry["path"] != MARKER_FILE]
         here = [(entry["path"], _info(entry)) for entry in objects if entry["path"] > after]
         below = [
             (name, None)
@@ -375,7 +375,7 @@ class DirectoryObjects(ObjectStoreObjects):
 
     def outside_directories(self, prefix: str) -> Sequence[ObjectInfo]:
         self._check_root()
-        return [each for each in super().outside_directories(prefix) if each.key != MARK]
+        return [each for each in super().outside_directories(prefix) if each.key != MARKER_FILE]
 
     def sweep(self, put_before_ms: int) -> Sequence[str]:
         """Remove incomplete files; obstore writes `<name>#<number>` and renames it."""

@@ -124,10 +124,10 @@ class OpenObjects(Protocol):
         url: str,
         options: Mapping[str, str] | None = None,
         timeouts: StoreTimeouts = ...,
-        memory: str | None = None,
+        identity_file: str | None = None,
     ) -> Objects:
         """Open the store at `url` with the options of its kind. Raises ValueError for an invalid one.
 
-        `memory` is the file in which the node stores the identity of a directory (`store_directory`).
+        `identity_file` is the file in which the node stores the identity of a directory (`store_directory`).
         """
         ...

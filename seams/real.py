@@ -31,9 +31,9 @@ def open_real_objects(
     url: str,
     options: Mapping[str, str] | None = None,
     timeouts: StoreTimeouts = DEFAULT_STORE_TIMEOUTS,
-    memory: str | None = None,
+    identity_file: str | None = None,
 ) -> Objects:
     """Call `object_store.open_objects`, importing it when it is first used."""
     from odradek.seams.object_store import open_objects
 
-    return open_objects(url, options, timeouts, memory)
+    return open_objects(url, options, timeouts, identity_file)

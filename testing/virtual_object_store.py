@@ -142,7 +142,7 @@ class VirtualObjectStore(Objects):
         url: str,
         options: Mapping[str, str] | None = None,
         timeouts: StoreTimeouts = DEFAULT_STORE_TIMEOUTS,
-        memory: str | None = None,
+        identity_file: str | None = None,
     ) -> VirtualObjectStore:
         """Implements `OpenObjects`: every URL opens the same bucket."""
         return self

@@ -212,7 +212,7 @@ class MetadataLog:
         try:
             self._recovery_point.write(self._log.recovery_point)
         except OSError as error:
-            if takes_offline(error, undone=True):
+            if takes_offline(error, files_unchanged=True):
                 raise LogFailed(f"{self.directory} is offline: {error}") from error
 
     @property

@@ -189,7 +189,7 @@ class MetadataLogWriter:
         try:
             await self._blocking(write, *args)
         except OSError as error:
-            if takes_offline(error, undone=True):
+            if takes_offline(error, files_unchanged=True):
                 raise
             await self._abandon_download()
             self._is_abandoned = True
@@ -237,7 +237,7 @@ def _is_retriable(error: OSError | StorageError, *, retry_if_full: bool) -> bool
     if isinstance(error, StorageError):
         return isinstance(error, NoDescriptors) or (retry_if_full and isinstance(error, DiskFull))
     lacks_descriptors = isinstance(error, OutOfDescriptors)
-    return lacks_descriptors or (retry_if_full and not takes_offline(error, undone=True))
+    return lacks_descriptors or (retry_if_full and not takes_offline(error, files_unchanged=True))
 
 
 def _changes(first: int, level: int | None, voters: Sequence[Voter]) -> list[ControlChange]:

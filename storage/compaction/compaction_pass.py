@@ -194,13 +194,13 @@ class CompactionPass:
             async with self._directory_logs.file_lock:
                 self._check()
                 try:
-                    await run(segment_swap.announce, self.partition_log, fresh, lane=lane)
+                    await run(segment_swap.rename_to_swap, self.partition_log, fresh, lane=lane)
                     self._check()
                 except (OSError, CleaningAborted):
-                    await run(segment_swap.withdraw, self.partition_log, fresh, lane=lane)
+                    await run(segment_swap.undo_swap, self.partition_log, fresh, lane=lane)
                     raise
-                await run(segment_swap.take_over, self.partition_log, old, fresh, lane=lane)
-                segment_swap.show(self.partition_log, old, fresh)
+                await run(segment_swap.replace_files, self.partition_log, old, fresh, lane=lane)
+                segment_swap.replace_in_segment_list(self.partition_log, old, fresh)
                 del self._left[: len(old)]
 
     async def tidy_up(self) -> None:

@@ -268,7 +268,7 @@ class LogCleaner:
             raise
         except OSError as error:
             _logger.warning("cleaning of log %s failed: %s", name, error)
-            self._services.report(partition_log, error, undone=True)
+            self._services.report(partition_log, error, files_unchanged=True)
             await one.tidy_up()
             return False
         except Exception as error:

@@ -3,17 +3,17 @@
 The new segment's files are durable under `.cleaned` names at the beginning. After a crash the next start
 completes or discards the replacement (log/loader.py):
 
-1. `announce`, in a worker thread: `.cleaned` files of other passes are removed, those of this one are
-   renamed to `.swap`, and the directory is synced. A crash before: the old segments are the log. A crash
-   after: the `.swap` files replace the old segments.
-2. `take_over`, in a worker thread, while readers wait: the old segments are renamed to `.deleted`,
+1. `rename_to_swap`, in a worker thread: `.cleaned` files of other passes are removed, those of this one
+   are renamed to `.swap`, and the directory is synced. A crash before: the old segments are the log. A
+   crash after: the `.swap` files replace the old segments.
+2. `replace_files`, in a worker thread, while readers wait: the old segments are renamed to `.deleted`,
    `.swap` files to their real names, and the directory is synced. A crash before: as after step 1.
-3. `show`, on the loop: the segment list is replaced. Readers with the old list find the old segments
-   under their `.deleted` names; these are unlinked after `file.delete.delay.ms`, and pinned slices stay
-   readable.
+3. `replace_in_segment_list`, on the loop: the segment list is replaced. Readers with the old list find
+   the old segments under their `.deleted` names; these are unlinked after `file.delete.delay.ms`, and
+   pinned slices stay readable.
 
-The caller holds the directory's file lock in steps 1 to 3. If the log changed before step 2, `withdraw`
-undoes step 1. If step 2 or `withdraw` fails in the middle, the log goes offline, and the next start
+The caller holds the directory's file lock in steps 1 to 3. If the log changed before step 2, `undo_swap`
+undoes step 1. If step 2 or `undo_swap` fails in the middle, the log goes offline, and the next start
 proceeds as after a crash: otherwise the log would have segments that are `.deleted` already, or a
 `.swap` file that replaces later appends. Appends and rolls continue meanwhile: they change only the
 active segment, the end of the list and new snapshots.
@@ -50,7 +50,7 @@ def cleaned_segment(log: LogState, old: Sequence[Segment], made: SegmentReplacem
     )
 
 
-def announce(log: LogState, fresh: Segment) -> None:
+def rename_to_swap(log: LogState, fresh: Segment) -> None:
     """Step 1: rename the new files to `.swap`, durably. Raises OSError."""
     new_names = {file_name(fresh.base_offset, kind) + CLEANED for kind in SEGMENT_FILES}
     # Files of a killed worker. A start that found one at a lower offset would discard this swap.
@@ -61,7 +61,7 @@ def announce(log: LogState, fresh: Segment) -> None:
     log.files.sync_directory(log.directory)
 
 
-def take_over(log: LogState, old: Sequence[Segment], fresh: Segment) -> None:
+def replace_files(log: LogState, old: Sequence[Segment], fresh: Segment) -> None:
     """Step 2: rename the old segments to `.deleted` and the new one to its real name. Raises
     LogFailed."""
     due_ms = log.clock.wall_ms() + log.config.file_delete_delay_ms
@@ -75,7 +75,7 @@ def take_over(log: LogState, old: Sequence[Segment], fresh: Segment) -> None:
         log.files.sync_directory(log.directory)
 
 
-def show(log: LogState, old: Sequence[Segment], fresh: Segment) -> None:
+def replace_in_segment_list(log: LogState, old: Sequence[Segment], fresh: Segment) -> None:
     """Step 3: replace `old`, adjacent segments of the log, by the new segment."""
     gone = set(map(id, old))
     kept = [segment for segment in log.segment_list.all if id(segment) not in gone]
@@ -84,22 +84,22 @@ def show(log: LogState, old: Sequence[Segment], fresh: Segment) -> None:
     log.needs_clean_close = True
 
 
-def withdraw(log: LogState, fresh: Segment) -> None:
+def undo_swap(log: LogState, fresh: Segment) -> None:
     """Remove the new segment's `.cleaned` or `.swap` files, the data last.
 
     An index without its data would be treated as the old segment's; data without an index gets a new
-    one. Raises OSError if only `.cleaned` files exist, which the next `announce` or start removes;
+    one. Raises OSError if only `.cleaned` files exist, which the next `rename_to_swap` or start removes;
     otherwise LogFailed.
     """
     fresh.close()
     with offline_on_failure(log):
-        is_announced = any(
+        is_renamed = any(
             log.files.exists(log.directory / (file_name(fresh.base_offset, kind) + SWAP))
             for kind in SEGMENT_FILES
         )
-        if is_announced:
+        if is_renamed:
             remove_files(log, fresh.base_offset)
-    if not is_announced:
+    if not is_renamed:
         remove_files(log, fresh.base_offset)
 
 

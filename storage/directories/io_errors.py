@@ -28,11 +28,11 @@ WRONG_FILE_TYPE_ERRNOS = frozenset({errno.EISDIR, errno.ENOTDIR, errno.ELOOP})
 """Errors for a name whose file type is wrong."""
 
 
-def takes_offline(error: OSError, *, undone: bool = False) -> bool:
+def takes_offline(error: OSError, *, files_unchanged: bool = False) -> bool:
     """Return whether `error` takes the directory offline.
 
-    `undone`: the failed operation was undone, so the files are as before it.
+    `files_unchanged`: the failed operation was undone, so the files are as before it.
     """
     if isinstance(error, OutOfDescriptors):
         return False
-    return not (undone and error.errno in DISK_FULL_ERRNOS)
+    return not (files_unchanged and error.errno in DISK_FULL_ERRNOS)

@@ -135,12 +135,12 @@ class LogDirectory:
     def failed(self) -> bool:
         return self.failure is not None
 
-    def report(self, error: OSError, *, undone: bool = False) -> bool:
+    def report(self, error: OSError, *, files_unchanged: bool = False) -> bool:
         """Handle an error of an operation in this directory; return whether the directory is offline now.
 
-        `undone`: the operation was undone (`io_errors.takes_offline`).
+        `files_unchanged`: the operation was undone (`io_errors.takes_offline`).
         """
-        if takes_offline(error, undone=undone):
+        if takes_offline(error, files_unchanged=files_unchanged):
             self.fail(error)
         elif error.errno in DISK_FULL_ERRNOS:
             self.low_disk_space.write_failed(error)

@@ -52,7 +52,7 @@ def _sync(log: LogState, start: int, end: int) -> None:
     try:
         log.epochs.save()
     except OSError as error:
-        raise log.handle_io_error(error, undone=True) from error
+        raise log.handle_io_error(error, files_unchanged=True) from error
     if log.directory_needs_sync:
         log.directory_needs_sync = (
             False  # cleared first, so that files created meanwhile set it again
@@ -71,7 +71,7 @@ def _sync_segment(log: LogState, segment: Segment) -> None:
             return segment.sync()
         except (FileNotFoundError, ValueError):
             # Retention may delete a segment meanwhile; then there is nothing to sync.
-            if generation == log.settled():
+            if generation == log.wait_until_settled():
                 raise
             if segment not in log.segment_list.all:
                 return None

@@ -288,8 +288,8 @@ class PartitionLog:
             finally:
                 self.generation += 1
 
-    def settled(self) -> int:
-        """Wait until no files are being replaced; the (even) generation."""
+    def wait_until_settled(self) -> int:
+        """Wait until no files are being replaced. Returns the generation, an even number."""
         generation = self.generation
         while generation & 1:
             with self._replacing:
@@ -340,9 +340,9 @@ class PartitionLog:
     def offline(self) -> LogFailed:
         return LogFailed(f"{self.topic}-{self.partition} is offline: {self.failure}")
 
-    def handle_io_error(self, error: OSError, *, undone: bool = False) -> StorageError:
+    def handle_io_error(self, error: OSError, *, files_unchanged: bool = False) -> StorageError:
         """Exception to raise for `error`; see `state.handle_io_error`."""
-        return state.handle_io_error(self, error, undone=undone)
+        return state.handle_io_error(self, error, files_unchanged=files_unchanged)
 
     # Reads
 
@@ -374,7 +374,7 @@ class PartitionLog:
             if generation & 1:
                 if nowait:
                     raise WouldBlock
-                generation = self.settled()
+                generation = self.wait_until_settled()
             try:
                 if offset < self.local_log_start_offset:
                     raise self._below_local_log(offset)
@@ -433,7 +433,7 @@ class PartitionLog:
         loop if no truncation or deletion can be running. Raises what `work` raises, LogFailed."""
         while True:
             self.check_online()
-            generation = self.settled()
+            generation = self.wait_until_settled()
             try:
                 return work()
             except (OSError, ValueError, KafkaError) as error:
@@ -616,10 +616,10 @@ class PartitionLog:
         try:
             position = segment.write(data, len(batches))
         except OSError as error:
-            raise self.handle_io_error(error, undone=True) from error
+            raise self.handle_io_error(error, files_unchanged=True) from error
         self.needs_clean_close = True
         try:
-            segment.added(batches, position)
+            segment.index_batches(batches, position)
             update_epochs_and_producers(self, segment, batches)
         except OutOfDescriptors as error:  # the data is written: no further append is safe
             self.take_log_offline(
@@ -666,7 +666,7 @@ class PartitionLog:
         try:
             self.topic_id = ensure_topic_id(self.files, self.directory, topic_id)
         except OSError as error:
-            raise self.handle_io_error(error, undone=True) from error
+            raise self.handle_io_error(error, files_unchanged=True) from error
 
     # High watermark, log start offset, leader epoch
 
@@ -735,7 +735,7 @@ class PartitionLog:
             try:
                 truncation.truncate_to(self, offset)
             except OSError as error:
-                raise self.handle_io_error(error, undone=True) from error
+                raise self.handle_io_error(error, files_unchanged=True) from error
         return True
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
@@ -752,7 +752,7 @@ class PartitionLog:
             try:
                 truncation.truncate_fully(self, beginning)
             except OSError as error:
-                raise self.handle_io_error(error, undone=True) from error
+                raise self.handle_io_error(error, files_unchanged=True) from error
 
     # Close, rename, delete
 

@@ -218,7 +218,7 @@ class LogRecovery:
         try:
             self.snapshots.take(self.producers)
         except OSError as error:
-            if takes_offline(error, undone=True):
+            if takes_offline(error, files_unchanged=True):
                 raise
 
     def _first_to_scan(self) -> int:

@@ -134,7 +134,7 @@ def roll(log: LogState, base_offset: int) -> Segment:
             log.on_checkpoint_due()
         fresh = new_segment(log, base_offset)
     except OSError as error:
-        raise log.handle_io_error(error, undone=True) from error
+        raise log.handle_io_error(error, files_unchanged=True) from error
     try:
         producers.map_end = base_offset
         if base_offset > log.log_start_offset:
@@ -143,7 +143,7 @@ def roll(log: LogState, base_offset: int) -> Segment:
     except OSError as error:
         with offline_on_failure(log):
             fresh.remove()
-        raise log.handle_io_error(error, undone=True) from error
+        raise log.handle_io_error(error, files_unchanged=True) from error
     log.directory_needs_sync = True  # for the snapshot, too
     log.segment_list.add(fresh)
     log.log_end = LogEnd(log.log_end.end_offset, fresh, 0)

@@ -269,7 +269,7 @@ class Segment(SegmentHandles):
 
     def write(self, data: Buffer, batch_count: int) -> int:
         """Write `data`, `batch_count` batches with offsets and epochs; returns the position of the first.
-        The caller must call `added` next.
+        The caller must call `index_batches` next.
 
         Raises OSError. If the disk is full or no descriptor is free, the segment is unchanged, on the
         disk too: after a power failure no bytes may remain below later writes, because no CRC covers the
@@ -293,7 +293,7 @@ class Segment(SegmentHandles):
             file.sync()
             raise
 
-    def added(self, batches: Sequence[Batch], position: int) -> None:
+    def index_batches(self, batches: Sequence[Batch], position: int) -> None:
         """Index batches written at `position`. After an OSError the indexes are incomplete; without a
         file descriptor, entries are skipped without an error."""
         tail, max_timestamp = self._tail, self.max_timestamp
@@ -406,7 +406,7 @@ class Segment(SegmentHandles):
 
         Its index files replace the old ones. The old segment stays readable below `offset`.
         """
-        fresh = self.relative(self.directory)
+        fresh = self.with_own_files_in(self.directory)
         fresh.created_ms = self.created_ms if position else now_ms
         fresh._offset_index = index = self.offset_index.truncated(offset)
         # This removes the entry that `seal` wrote, too.
@@ -419,7 +419,7 @@ class Segment(SegmentHandles):
         fresh._find_max_timestamp()
         return fresh
 
-    def relative(self, directory: Path) -> Segment:
+    def with_own_files_in(self, directory: Path) -> Segment:
         """Segment with the same offsets and age in `directory`, with files of its own, opened on demand."""
         fresh = Segment(
             self._files,
@@ -433,7 +433,7 @@ class Segment(SegmentHandles):
         fresh.first_timestamp = self.first_timestamp
         return fresh
 
-    def continued(
+    def with_open_files(
         self,
         directory: Path,
         file: File,
@@ -442,7 +442,7 @@ class Segment(SegmentHandles):
         transaction_index: TransactionIndex,
     ) -> Segment:
         """A segment that continues with these files, which have the same content."""
-        fresh = self.relative(directory)
+        fresh = self.with_own_files_in(directory)
         fresh._file, fresh._size = file, self._size
         fresh._offset_index, fresh._time_index = offset_index, time_index
         fresh._transaction_index = transaction_index

@@ -161,7 +161,7 @@ def _forget_epochs(log: LogState, offset: int) -> None:
         log.epochs.save()
     except OSError as error:
         log.epochs.restore(before)
-        raise log.handle_io_error(error, undone=True) from error
+        raise log.handle_io_error(error, files_unchanged=True) from error
 
 
 def _lower_recovery_point(log: LogState, offset: int) -> None:

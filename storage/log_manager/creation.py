@@ -162,7 +162,7 @@ class LogCreation:
         except OutOfDescriptors as error:
             raise NoDescriptors(f"cannot create log for {name}: {error}") from error
         except OSError as error:
-            kind = LogFailed if directory.report(error, undone=True) else DiskFull
+            kind = LogFailed if directory.report(error, files_unchanged=True) else DiskFull
             raise kind(f"cannot create log for {name}: {error}") from error
         except CorruptMetadata as error:
             raise LogFailed(f"{directory.path_of(*name)}: {error}") from error

@@ -279,7 +279,7 @@ class DirectoryDeletion:
             except OutOfDescriptors as error:
                 _logger.warning("failed to rename %s: %s", path, error)
             except OSError as error:
-                directory.report(error, undone=True)
+                directory.report(error, files_unchanged=True)
         self._queue.clear()
 
     def _rename(self, old: Path, new: Path) -> None:

@@ -329,7 +329,7 @@ class DirectoryLoader:
         try:  # a new log must not get the checkpoint entries of a removed one
             await self._offload.run(self.directory_logs.write_checkpoints, lane=directory.lane)
         except OSError as error:
-            directory.report(error, undone=True)
+            directory.report(error, files_unchanged=True)
 
     async def promote(
         self, name: TopicPartition, copy: str, adopt: Adopt, *, is_checkpointed: bool

@@ -143,7 +143,7 @@ class LogManager:
                 producer_id_expiration_ms=lambda: self.intervals().producer_id_expiration_ms,
             ),
             on_failure=services.report,
-            on_full=partial(services.report, undone=True),
+            on_full=partial(services.report, files_unchanged=True),
             on_log_failed=self._failed_alone,
             on_checkpoint_due=self._checkpoint_due,
             on_flush_due=self._flush_due,

@@ -97,17 +97,19 @@ class LogServices:
         """Offload lane of the log's directory."""
         return self.registry.directory_logs_of(log).directory.lane
 
-    def report(self, partition_log: PartitionLog, error: OSError, *, undone: bool = False) -> None:
+    def report(
+        self, partition_log: PartitionLog, error: OSError, *, files_unchanged: bool = False
+    ) -> None:
         """Handle an I/O error of a log: its directory may go offline. Called from any thread.
 
-        `undone` means that the files are unchanged.
+        `files_unchanged` means that the files are unchanged.
         """
         if error.errno in WRONG_FILE_TYPE_ERRNOS:
             partition_log.handle_io_error(error)
             return
         directory_logs = self.registry.logs_by_directory.get(partition_log.directory.parent)
         if directory_logs is not None:
-            directory_logs.directory.report(error, undone=undone)
+            directory_logs.directory.report(error, files_unchanged=files_unchanged)
 
     def report_at(self, path: Path, error: OSError) -> None:
         """`report` for the path of a log's file."""
@@ -129,4 +131,4 @@ class LogServices:
                 )
             except OSError as error:
                 # The old checkpoint file is intact, so a full disk does not fail the directory.
-                directory_logs.directory.report(error, undone=True)
+                directory_logs.directory.report(error, files_unchanged=True)

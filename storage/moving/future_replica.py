@@ -180,7 +180,7 @@ class FutureReplica:
         Returns the number of copied bytes; 0: nothing is left. Raises OSError of the destination, SourceFailed, and
         LogFailed if the source is offline.
         """
-        generation = self.log.settled()
+        generation = self.log.wait_until_settled()
         try:
             log_end = self._follow_segments()
             for number, copy in enumerate(self._copies):
@@ -197,7 +197,7 @@ class FutureReplica:
         except (SourceFailed, ValueError, FileNotFoundError):
             if self.log.failure is not None:
                 raise LogFailed(f"{self.log.directory} is offline: {self.log.failure}") from None
-            if self._is_source_unchanged() and generation == self.log.settled():
+            if self._is_source_unchanged() and generation == self.log.wait_until_settled():
                 raise
             return 1  # the source was changed: the next round adapts to it
 

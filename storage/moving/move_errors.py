@@ -38,6 +38,6 @@ def classify_move_error(
     if is_of_source or str(error.filename or "").startswith(f"{source.path}/"):
         source.report(error)
         return MoveEvent.SOURCE_FAILED
-    if destination.report(error, undone=True):
+    if destination.report(error, files_unchanged=True):
         return MoveEvent.DESTINATION_FAILED
     return MoveEvent.DESTINATION_FULL

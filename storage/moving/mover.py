@@ -190,7 +190,7 @@ class Mover:
         except OutOfDescriptors as error:
             refusal = NoDescriptors(f"{name} cannot be moved: {error}")
         except OSError as error:
-            kind = LogFailed if directory.report(error, undone=True) else DiskFull
+            kind = LogFailed if directory.report(error, files_unchanged=True) else DiskFull
             refusal = kind(f"{name} cannot be moved to {directory.path}: {error}")
         if refusal is None and (partition_log.failure is not None or directory.failed):
             refusal = LogFailed(f"{name} cannot be moved to {directory.path}: it went offline")
@@ -405,7 +405,7 @@ class Mover:
                 services.clock, services.offload, rename, lane=directory.lane
             )
         except OSError as error:
-            directory.report(error, undone=True)
+            directory.report(error, files_unchanged=True)
         else:
             services.directory_deletion.schedule(directory, aside, 0)
 
@@ -442,7 +442,7 @@ class Mover:
         except (OSError, StorageError) as error:
             _logger.warning("failed to close the future replica of %s: %s", move, error)
             if isinstance(error, OSError):
-                directory.report(error, undone=True)
+                directory.report(error, files_unchanged=True)
 
     # Failures
 

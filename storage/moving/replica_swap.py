@@ -252,13 +252,13 @@ class ReplicaSwap:
             if not destination.directory.failed:
                 await self._in_thread(destination, destination.write_checkpoints)
         except OSError as error:  # the checkpoint already has the entry of `incoming_logs`
-            destination.directory.report(error, undone=True)
+            destination.directory.report(error, files_unchanged=True)
         if destination.directory.failed:
             return
         try:
             await self._in_thread(source, source.write_checkpoints)
         except OSError as error:
-            source.directory.report(error, undone=True)
+            source.directory.report(error, files_unchanged=True)
         delay_ms = self.partition_log.config.file_delete_delay_ms
         services.directory_deletion.schedule(source.directory, aside, delay_ms)
         if self.partition_log.on_flush_due is not None:

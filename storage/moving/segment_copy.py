@@ -268,13 +268,13 @@ class SegmentCopy(SegmentHandles):
     def in_place(self) -> Segment:
         """Return a segment of these files, with the open handles if they are not durable yet."""
         if self.is_finished:
-            fresh = self.source.relative(self.directory)
+            fresh = self.source.with_own_files_in(self.directory)
             fresh.has_transaction_index = self.has_transaction_index
             return fresh
         assert self._offset_index is not None
         assert self._time_index is not None
         assert self._transaction_index is not None
-        return self.source.continued(
+        return self.source.with_open_files(
             self.directory,
             self.file,
             self._offset_index,

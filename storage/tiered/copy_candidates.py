@@ -100,7 +100,7 @@ def open_segment_to_copy(log: PartitionLog, sealed: CandidateSegment) -> Segment
     segment = sealed.segment
     while True:
         log.check_online()
-        generation = log.settled()
+        generation = log.wait_until_settled()
         if segment not in log.segment_list.all:
             raise OffsetOutOfRange(f"segment {sealed.base_offset} of {log.directory} was deleted")
         pinned: FileSlice | None = None

@@ -66,17 +66,17 @@ class EpochSegments:
             slot = bisect_left(self.readable, start, key=self.start_of)
             while slot < len(self.readable) and self.end_of(self.readable[slot]) <= end:
                 self._cover(self.readable[slot])
-        self._show(handle)
+        self._make_readable(handle)
 
     def withdraw(self, handle: Handle) -> None:
         """The segment is not finished any more: segments that only it covered become readable."""
         if discard(self.covered, handle, self.start_of) is not None:
             return
-        self._hide(handle)
+        self._make_unreadable(handle)
         for each in self._covered_within(handle):
             if not self._is_covered(each):
                 discard(self.covered, each, self.start_of)
-                self._show(each)
+                self._make_readable(each)
 
     def find(self, offset: int) -> Handle | None:
         """Readable segment that has this offset of the epoch."""
@@ -123,19 +123,19 @@ class EpochSegments:
         row = self._table.at(handle)
         return segment_row.event_timestamp_of(*row), segment_row.id_of(*row)
 
-    def _show(self, handle: Handle) -> None:
+    def _make_readable(self, handle: Handle) -> None:
         insert(self.readable, handle, self.start_of)
         self._count(handle, 1)
         if segment_row.has_transactions(*self._table.at(handle)):
             insert(self._with_transactions, handle, self.start_of)
 
-    def _hide(self, handle: Handle) -> None:
+    def _make_unreadable(self, handle: Handle) -> None:
         discard(self.readable, handle, self.start_of)
         discard(self._with_transactions, handle, self.start_of)
         self._count(handle, -1)
 
     def _cover(self, handle: Handle) -> None:
-        self._hide(handle)
+        self._make_unreadable(handle)
         insert(self.covered, handle, self.start_of)
 
     def _covered_within(self, handle: Handle) -> list[Handle]:

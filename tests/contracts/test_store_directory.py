@@ -9,7 +9,7 @@ import pytest
 
 from odradek.seams.object_store import open_objects
 from odradek.seams.objects import Objects, ObjectsUnavailable
-from odradek.seams.store_directory import MARK, begin_instead
+from odradek.seams.store_directory import MARKER_FILE, declare_replacement
 
 
 class Store:
@@ -20,11 +20,11 @@ class Store:
         self.elsewhere = tmp_path / "elsewhere"
         self._tmp_path = tmp_path
 
-    def memory(self, node: int = 1) -> OsPath:
+    def identity_file(self, node: int = 1) -> OsPath:
         return self._tmp_path / f"memory-{node}"
 
     def opened(self, node: int = 1) -> Objects:
-        return open_objects(f"file://{self.root}", memory=str(self.memory(node)))
+        return open_objects(f"file://{self.root}", identity_file=str(self.identity_file(node)))
 
     def unmount(self) -> None:
         self.root.rename(self.elsewhere)
@@ -85,12 +85,12 @@ def test_nodes_share_the_mark_of_the_store(store: Store) -> None:
     one, two = store.opened(1), store.opened(2)
     one.put("k", [b"x"])
     assert bytes(two.get("k")) == b"x"
-    mark = (store.root / MARK).read_bytes()
+    mark = (store.root / MARKER_FILE).read_bytes()
     store.unmount()
     assert is_away(store.opened(1))
     assert is_away(store.opened(2))
     store.mount()
-    assert (store.root / MARK).read_bytes() == mark
+    assert (store.root / MARKER_FILE).read_bytes() == mark
 
 
 def test_other_store_in_the_same_directory_is_rejected(store: Store) -> None:
@@ -128,11 +128,11 @@ def test_operator_can_replace_a_lost_store(
         nodes.append(store.opened(3))
         nodes[2].put("new", [b"z"])
         assert is_away(nodes[0])
-    begin_instead(store.root)
+    declare_replacement(store.root)
     for node in nodes:
         assert "k" not in [info.key for info in node.list("")]
         node.put("again", [b"y"])
-    begin_instead(store.root)
+    declare_replacement(store.root)
     for objects in (store.opened(1), store.opened(4)):
         assert bytes(objects.get("again")) == b"y"
     assert sum("in place of one that was given up" in each for each in caplog.messages) == 2
@@ -148,7 +148,7 @@ def test_changed_store_url_is_accepted_and_logged(
     store.opened()
     places = [f"file://{tmp_path}/other", "memory:///b", "memory:///b", f"file://{store.root}"]
     for place in places:
-        assert open_objects(place, memory=str(store.memory())).list("") == []
+        assert open_objects(place, identity_file=str(store.identity_file())).list("") == []
     assert [each.args for each in caplog.records] == [
         (str(store.root), f"{tmp_path}/other"),
         (f"{tmp_path}/other", "memory:///b"),
@@ -161,7 +161,7 @@ def test_moved_store_is_accepted_without_log_message(
 ) -> None:
     store.opened().put("k", [b"kept"])
     store.unmount()
-    moved = open_objects(f"file://{store.elsewhere}", memory=str(store.memory()))
+    moved = open_objects(f"file://{store.elsewhere}", identity_file=str(store.identity_file()))
     assert bytes(moved.get("k")) == b"kept"
     assert caplog.records == []
 

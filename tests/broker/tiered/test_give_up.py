@@ -13,7 +13,7 @@ from odradek.cli import remote_give_up
 from odradek.cli.main import main
 from odradek.client import admin
 from odradek.client.consumer import EARLIEST, list_offsets
-from odradek.seams.store_directory import MARK
+from odradek.seams.store_directory import MARKER_FILE
 from tests.broker.tiered.tiered_broker import (
     AWAY,
     LACKING,
@@ -60,7 +60,7 @@ async def test_give_up_of_lost_store_copies_local_segments_again(
     await copy_segments(tmp_path)
     is_gone = what == "missing directory"
     for path in [tmp_path / "tier"] if is_gone else store(tmp_path).iterdir():
-        if path.name != MARK:
+        if path.name != MARKER_FILE:
             shutil.rmtree(path)
     async with stage(tmp_path) as tiered:
         await tiered.until(is_logged(caplog, *(AWAY if is_gone else LACKING)))

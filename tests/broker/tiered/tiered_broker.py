@@ -16,7 +16,7 @@ from odradek.client.producer import ProducerOptions, open_producer
 from odradek.protocol.topics import TopicPartition
 from odradek.seams.clock import RealClock
 from odradek.seams.entropy import RealEntropy
-from odradek.seams.store_directory import MARK
+from odradek.seams.store_directory import MARKER_FILE
 from odradek.seams.tcp import TcpNetwork
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.testing import Broker
@@ -69,7 +69,7 @@ class TieredBroker:
 
     def objects(self) -> list[str]:
         found = [path.name for path in self._tier.rglob("*") if path.is_file()]
-        return [name for name in found if name != MARK]
+        return [name for name in found if name != MARKER_FILE]
 
     async def create(self, configs: dict[str, str] | None = None) -> None:
         await self.node.ensure_topic("orders", 1, 1, TIERED if configs is None else configs)

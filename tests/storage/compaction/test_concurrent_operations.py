@@ -344,12 +344,12 @@ async def test_cleaning_between_read_and_transaction_index_lookup_keeps_aborted_
 async def test_swap_between_read_and_transaction_index_lookup_keeps_aborted_transactions(
     world: LogManagerWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    show = segment_swap.show
+    show = segment_swap.replace_in_segment_list
 
     def show_between(log: PartitionLog, old: Sequence[Segment], fresh: Segment) -> None:
         check_committed(log, lambda: show(log, old, fresh))
 
-    monkeypatch.setattr(segment_swap, "show", show_between)
+    monkeypatch.setattr(segment_swap, "replace_in_segment_list", show_between)
     async with with_aborted_transaction(world) as (log_cleaner, _):
         assert await log_cleaner.clean_due_logs() == 1
 

@@ -33,7 +33,7 @@ def test_unreadable_clean_shutdown_file_has_no_broker_epoch(text: bytes) -> None
 
 
 @pytest.mark.parametrize(
-    ("error", "undone", "offline"),
+    ("error", "files_unchanged", "offline"),
     [
         (OSError(errno.EIO, "I/O error"), False, True),
         (OSError(errno.EIO, "I/O error"), True, True),
@@ -47,6 +47,6 @@ def test_unreadable_clean_shutdown_file_has_no_broker_epoch(text: bytes) -> None
     ],
 )
 def test_io_errors_take_directory_offline_with_exceptions(
-    error: OSError, undone: bool, offline: bool
+    error: OSError, files_unchanged: bool, offline: bool
 ) -> None:
-    assert takes_offline(error, undone=undone) is offline
+    assert takes_offline(error, files_unchanged=files_unchanged) is offline

@@ -187,7 +187,7 @@ def a_segment(*, is_open: bool) -> Segment:
     written = Segment.create(files, Path("/t"), 0, index_interval_bytes=0, created_ms=0)
     for offset in range(3):
         data = batch(base_offset=offset, timestamps=offset)
-        written.added(list(batches(data)), written.write(data, 1))
+        written.index_batches(list(batches(data)), written.write(data, 1))
     written.transaction_index.append(AbortedTransaction(7, 0, 1, 2))
     if is_open:
         return written

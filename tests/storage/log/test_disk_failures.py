@@ -322,7 +322,7 @@ def test_unexpected_error_after_write_takes_log_offline(monkeypatch: pytest.Monk
     world = LogWorld(CONFIG)
     world.append()
     with monkeypatch.context() as patch:
-        patch.setattr(Segment, "added", broken)
+        patch.setattr(Segment, "index_batches", broken)
         with pytest.raises(RuntimeError):
             world.append(batch(size=30))
     with pytest.raises(LogFailed):
