@@ -2,11 +2,11 @@
 
     python -m odradek.bench.cold_reads [DIRECTORY] [--s3] [--mb SIZE] [--passes N]
 
-One broker has two topics with the same records: of one all but the last segments are in the remote store
-alone, of the other all are on its disk. A consumer (librdkafka) reads either from its start, in turns.
-The store's own limit is obstore alone: the same objects, read in ranges as large as the broker's, one
-after the other and several at once. Everything shares one machine, its page cache too: the first pass,
-which nothing has read before, stands for itself, the others by their best.
+A broker has two topics with the same records. One topic is tiered, and only its last segments are on the
+local disk; the other one is completely on the local disk. A consumer (librdkafka) reads both topics from
+their start, in turns. For comparison, obstore reads the same objects without a broker, in ranges of the
+broker's size, one at a time and several concurrently. All processes share one machine and its page cache.
+The rate of the first pass, which reads no cached data, is reported separately from the best of the others.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from odradek.storage.tiered.remote_log_reader import FETCH_BYTES_MAX
 
 RECORD_BYTES = 1000
 SEGMENTS = 8
-"""Of the smaller histories; larger ones have segments of 64 MiB."""
+"""Number of segments of a topic of up to 512 MiB; larger topics have segments of 64 MiB."""
 SEGMENT_BYTES_MAX = 64 << 20
-AT_ONCE = 4
+CONCURRENT_RANGES = 4
 REMOTE, LOCAL = "remote", "local"
 TIMEOUT_S = 300.0
 SETTINGS = {
@@ -46,8 +46,8 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Rate:
-    """MB (1e6 bytes) a second: of the first pass, and the best of those after it. `broker_cpu_s`: for a
-    GB, by the best."""
+    """Read rate in MB/s (1e6 bytes): of the first pass, and of the fastest later one. `broker_cpu_s` is the
+    broker's CPU time per GB in the latter."""
 
     what: str
     first: float
@@ -71,7 +71,7 @@ def measure(directory: Path, store: Store, size_mb: int, passes: int) -> Iterato
         objects = open_objects(store.url, store.options)
         assert isinstance(objects, ObjectStoreObjects)
         yield _of_store(objects, passes, at_once=1)
-        yield _of_store(objects, passes, at_once=AT_ONCE)
+        yield _of_store(objects, passes, at_once=CONCURRENT_RANGES)
 
 
 @contextmanager
@@ -138,7 +138,7 @@ def _rate(what: str, loads: Sequence[Load]) -> Rate:
 
 
 def _of_store(objects: ObjectStoreObjects, passes: int, *, at_once: int) -> Rate:
-    """All the logs in it, by ranges."""
+    """Read all log objects in ranges, without a broker."""
     logs = [each for each in objects.list("") if each.key.endswith(".log")]
     ranges = [
         (each.key, start, min(FETCH_BYTES_MAX, each.size - start))

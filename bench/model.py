@@ -1,12 +1,12 @@
 """Terms of the benchmarks: metrics, workloads, outcomes, peers, targets, limits.
 
-A `Peer` is a broker that can be obtained and started. `Peer.start` gives a `Target`: an address and,
-if the bench started the process itself, that process. A `Workload` runs against one target and gives
-an `WorkloadOutcome`: one value for each of its metrics that is known. Whether a workload applies to a
-peer is declared, not tried: a workload `needs` features, a peer `lacks` some, with the reason.
+A `Peer` is a broker that the benchmark can install and start. `Peer.start` returns a `Target`: an address,
+and the process if the benchmark started it. A `Workload` runs against one target and returns a
+`WorkloadOutcome`: a value for each metric that is known. A workload declares the features that it `needs`, and a
+peer those that it `lacks`, with the reason; a workload is skipped if the peer lacks one of them.
 
-All of it is synchronous. What runs a workload owns the order, the repetition, the medians and the
-output; a workload measures once, cleans up after itself (`Target.topic`) and prints nothing.
+All calls are synchronous. The runner decides the order and the repetitions, computes medians and prints. A
+workload measures once, deletes its topics (`Target.topic`) and prints nothing.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Metric:
 
     @property
     def limit_name(self) -> str | None:
-        """The limit's (`Limit.name`)."""
+        """Name of the limit (`Limit.name`)."""
         return None if self.limit is None else self.limit.partition(":")[0]
 
 
@@ -83,9 +83,9 @@ class Histogram:
 class WorkloadOutcome:
     """Result of one run of a workload.
 
-    `values` has one value for a metric's name; a metric that is not known (CPU seconds of a
-    broker on another machine) is omitted. `client_bound`: the load program used a whole core, so the
-    client determines times and rates; compare CPU instead.
+    `values` has the value of each metric by its name, except unknown ones, such as the CPU seconds of a
+    broker on another machine. `client_bound`: the load program used a whole core, so the client limits
+    times and rates; compare CPU instead.
     """
 
     values: Mapping[str, float]
@@ -101,8 +101,8 @@ class WorkloadFailed(Exception):
 class Workload(Protocol):
     """A workload. `name` is unique, stable (results are compared by it) and has no spaces.
 
-    `parameters` are its settings, for the results file. `default` is whether it is run when no
-    workload is asked for by name.
+    `parameters` are its settings, for the results file. `default`: it runs if no workload is selected by
+    name.
     """
 
     @property
@@ -200,8 +200,8 @@ class Topics(Protocol):
 
 @dataclass(frozen=True)
 class Target:
-    """A running broker, or several. `process` is None if only its address is known; for a
-    `cluster` it represents all processes."""
+    """A running broker or cluster. `process` is None if only the address is known; for a `cluster` it
+    represents all processes."""
 
     peer: str
     bootstrap: str
@@ -248,8 +248,8 @@ class PeerFailed(Exception):
 class Peer(Protocol):
     """A broker to measure. `name` is its name on the command line and in results.
 
-    `default` is whether it is measured without being named. `lacks` has the reason for each feature
-    that the peer does not support.
+    `default`: it is measured if no peer is selected by name. `lacks` has the reason for each feature that
+    the peer does not support.
     """
 
     @property
@@ -262,13 +262,13 @@ class Peer(Protocol):
     def lacks(self) -> Mapping[Feature, str]: ...
 
     def obtain(self) -> None:
-        """Download or build what it needs, unless that is done. May take minutes.
+        """Download or build what the peer needs, unless it exists. May take minutes.
 
         Raises PeerUnavailable."""
         ...
 
     def version(self) -> str:
-        """Its version, once it has been obtained."""
+        """Return the version; call `obtain` first."""
         ...
 
     def settings(self) -> Mapping[str, str]:
@@ -276,7 +276,7 @@ class Peer(Protocol):
         ...
 
     def start(self, directory: Path) -> AbstractContextManager[Target]:
-        """Run it on a free port with its data in `directory`, as long as the context lasts.
+        """Run the peer on a free port, with its data in `directory`, until the context ends.
 
         Entering returns after a Metadata response; raises PeerFailed."""
         ...
@@ -287,7 +287,7 @@ class ClusterPeer(Protocol):
     """A peer that does not lack Feature.CLUSTER."""
 
     def start_cluster(self, directory: Path) -> AbstractContextManager[Target]:
-        """Run three of it as one cluster, with their data in `directory`, as long as the context lasts.
+        """Run a cluster of three brokers, with their data in `directory`, until the context ends.
 
         Entering returns once every broker responds; raises PeerFailed."""
         ...

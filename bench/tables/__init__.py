@@ -1,8 +1,8 @@
 """Topics as Spark tables, compared with Spark's Kafka connector: `python -m odradek.bench.tables`.
 
-Two topics, the same bytes in Apache Kafka and in this project's broker, which tiers them: orders, which is 1 KiB of
-JSON a record in lz4, and small, which is 100 bytes, uncompressed; both are spread over thirty days. Four readers ask the same
-queries of them, in turns, each in a Spark application of its own: our source over the store of tiered segments and
-over our broker alone, Spark's connector over Apache Kafka and over our broker. How the runs take turns, what is
-repeated and what is kept of them is the bench's own (`runner.py`, `results_file.py`).
+Apache Kafka and this project's broker have the same two topics; this project's broker tiers them. The topic orders
+has records of 1 KiB of JSON in lz4, and small has uncompressed records of 100 bytes. The timestamps of both cover
+thirty days. Four readers run the same queries in turns, each in its own Spark application: this project's data source
+with the remote storage, the same data source with only the broker, and Spark's connector with Apache Kafka and with
+this project's broker. `runner.py` decides the order and the repetitions, and `results_file.py` stores the results.
 """

@@ -111,7 +111,7 @@ def as_json(report: AuditReport) -> dict[str, Any]:
     from odradek.protocol.uuids import uuid_to_text
 
     return {
-        "well": report.has_no_problems,
+        "ok": report.has_no_problems,
         "bytesRead": report.size_bytes,
         "partitions": [
             {

@@ -46,17 +46,21 @@ def _replay_segment(states: ProducerStates, segment: Segment, position: int, up_
         batch = header
         if header.is_control:
             batch = read_batch(segment.file, header.position, header.size)
-        completed = apply_leniently(states, batch)
+        completed = apply_leniently(states, batch, segment)
         if completed is not None:
             states.complete(completed)
 
 
-def apply_leniently(states: ProducerStates, batch: Batch) -> CompletedTransaction | None:
-    """Apply a batch of the log; an invalid control record is only logged."""
+def apply_leniently(
+    states: ProducerStates, batch: Batch, segment: Segment
+) -> CompletedTransaction | None:
+    """Apply a batch of `segment`; an invalid control record is only logged."""
     try:
         return states.apply(batch)
     except KafkaError as error:
-        _logger.warning("ignoring the control batch at offset %d: %s", batch.base_offset, error)
+        _logger.warning(
+            "ignoring the control batch at offset %d of %s: %s", batch.base_offset, segment, error
+        )
         return None
 
 

@@ -343,7 +343,7 @@ class LogRecovery:
         return -1 if latest is None else latest
 
     def _apply_to_producers(self, segment: Segment, batch: Batch) -> None:
-        completed = apply_leniently(self.producers, batch)
+        completed = apply_leniently(self.producers, batch, segment)
         if completed is not None:
             if completed.is_aborted:
                 segment.transaction_index.append(

@@ -44,15 +44,20 @@ def _find_in(segment: Segment, timestamp: int, start_offset: int) -> TimestampAn
         if header.max_timestamp < timestamp or header.last_offset < start_offset:
             continue
         batch = read_batch(segment.file, header.position, header.size)
-        found = first_at_or_after(batch, timestamp, start_offset)
+        found = first_at_or_after(batch, timestamp, start_offset, source=segment)
         if found is not None:
             return found
     return None
 
 
-def first_at_or_after(batch: Batch, timestamp: int, start_offset: int) -> TimestampAndOffset | None:
-    """The first record of a batch at or past `start_offset` whose timestamp is at or after `timestamp`."""
-    for record in _readable_records(batch):
+def first_at_or_after(
+    batch: Batch, timestamp: int, start_offset: int, *, source: object
+) -> TimestampAndOffset | None:
+    """The first record of a batch at or past `start_offset` whose timestamp is at or after `timestamp`.
+
+    `source` names the segment of the batch in a warning about records that cannot be decoded.
+    """
+    for record in _readable_records(batch, source):
         if record.timestamp >= timestamp and record.offset >= start_offset:
             return TimestampAndOffset(record.timestamp, record.offset, _epoch(batch))
     return None
@@ -68,7 +73,8 @@ def find_max_timestamp(segments: Sequence[Segment]) -> TimestampAndOffset | None
     _, position = latest.offset_index.lookup(latest.offset_of_max_timestamp, mapped=False)
     for header in headers(latest.file, position, latest.size):
         if header.max_timestamp == timestamp:
-            for record in _readable_records(read_batch(latest.file, header.position, header.size)):
+            batch = read_batch(latest.file, header.position, header.size)
+            for record in _readable_records(batch, latest):
                 if record.timestamp == timestamp:
                     return TimestampAndOffset(timestamp, record.offset, _epoch(header))
     return _find_max_timestamp_by_records(segments)
@@ -90,13 +96,13 @@ def _find_max_timestamp_by_records(segments: Sequence[Segment]) -> TimestampAndO
         if largest is not None and header_timestamp <= largest.timestamp:
             break
         batch = read_batch(segment.file, position, size)
-        for record in _readable_records(batch):
+        for record in _readable_records(batch, segment):
             if record.timestamp > (NO_TIMESTAMP if largest is None else largest.timestamp):
                 largest = TimestampAndOffset(record.timestamp, record.offset, _epoch(batch))
     return largest
 
 
-def _readable_records(batch: Batch) -> Iterator[Record]:
+def _readable_records(batch: Batch, source: object) -> Iterator[Record]:
     """The records of a batch up to the first that cannot be decoded.
 
     Appends refuse such batches, but logs of earlier versions may contain them.
@@ -105,7 +111,10 @@ def _readable_records(batch: Batch) -> Iterator[Record]:
         yield from decode_lazily(batch)
     except CorruptBatch as error:
         _logger.warning(
-            "Skipped invalid records in the batch at offset %d: %s", batch.base_offset, error
+            "skipping invalid records in the batch at offset %d of %s: %s",
+            batch.base_offset,
+            source,
+            error,
         )
 
 

@@ -119,7 +119,9 @@ def attempt(partition_log: PartitionLog, act: Callable[[PartitionLog], object]) 
     except StorageError as error:
         _logger.warning("error in log %s: %s", partition_log.directory, error)
     except OSError as error:
-        _logger.warning("%s", partition_log.handle_io_error(error))
+        _logger.warning(
+            "error in log %s: %s", partition_log.directory, partition_log.handle_io_error(error)
+        )
     except Exception as error:
         _logger.error(
             "log %s is offline after an unexpected error", partition_log.directory, exc_info=error

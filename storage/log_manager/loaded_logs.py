@@ -144,7 +144,7 @@ class LoadedLogs:
             topic_id = topic_id or lost.topic_id
             reason += f"; {lost.reason}"
         if copies:
-            _logger.error("%s", reason)
+            _logger.error("log %s is offline: %s", name, reason)
         registry.offline[name] = OfflineLog(reason, topic_id)
         for other_directory_logs, copy in copies:
             lane = other_directory_logs.directory.lane

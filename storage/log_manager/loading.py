@@ -52,6 +52,11 @@ from odradek.storage.log_manager.directory_logs import DirectoryLogs
 
 _logger = logging.getLogger(__name__)
 
+UNKNOWN_DIRECTORIES = (
+    "log directory %s: %d directories are ignored, because their names are not in the form of "
+    "topic-partition: %s"
+)
+STRAY_LOGS = "log directory %s: %d stray logs (-stray) are not loaded; delete them if they are not needed: %s"
 CHUNK = 32
 """Cleanly closed logs that are opened in one call to a thread."""
 ANYWHERE = 1 << 63
@@ -157,15 +162,13 @@ def _may_be_directory(files: Files, path: Path) -> bool:
 
 
 def _warn_about(path: Path, found: DirectoryContents) -> None:
-    for what, which in (
-        ("are ignored, because their names are not in the form of topic-partition", found.unknown),
-        ("are stray logs; delete them if they are not needed", found.strays),
+    for message, directories in (
+        (UNKNOWN_DIRECTORIES, found.unknown),
+        (STRAY_LOGS, found.strays),
     ):
-        if which:
-            shown = ", ".join(which[:5]) + (", …" if len(which) > 5 else "")
-            _logger.warning(
-                "log directory %s: %d directories %s: %s", path, len(which), what, shown
-            )
+        if directories:
+            shown = ", ".join(directories[:5]) + (", …" if len(directories) > 5 else "")
+            _logger.warning(message, path, len(directories), shown)
 
 
 def common_broker_epoch(

@@ -260,7 +260,7 @@ class InterruptedMoves:
             if name not in self._services.registry.offline:
                 offline = self._withheld[name] = OfflineLog(reason, topic_id)
                 self._services.registry.offline[name] = offline
-            _logger.warning("%s", reason)
+            _logger.warning("log %s is offline: %s", name, reason)
 
     # Promotion (J-14)
 

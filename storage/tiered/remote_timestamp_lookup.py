@@ -31,7 +31,11 @@ from odradek.storage.tiered.remote_index_lookup import lookup_offset, lookup_tim
 from odradek.storage.tiered.remote_log_metadata_manager import RemoteLogMetadataManager
 from odradek.storage.tiered.remote_log_reader import FETCH_BYTES_MAX, partition_of
 from odradek.storage.tiered.remote_storage_manager import IndexType
-from odradek.storage.tiered.segment_metadata import RemoteLogSegmentMetadata, SegmentState
+from odradek.storage.tiered.segment_metadata import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    SegmentState,
+)
 from odradek.storage.tiered.segment_range_cache import ContiguousRanges, SegmentRangeCache
 
 _logger = logging.getLogger("odradek.remote")
@@ -171,7 +175,9 @@ class RemoteTimestampLookup:
             if header.max_timestamp < timestamp or header.last_offset < start_offset:
                 continue
             data = await self._bytes(segment, header.position, header.size)
-            found = await self._offload.run(_first_at, data, timestamp, start_offset, lane=lane)
+            found = await self._offload.run(
+                _first_at, data, timestamp, start_offset, segment.id, lane=lane
+            )
             if found is not None:
                 return found
         return None
@@ -253,9 +259,11 @@ class RemoteTimestampLookup:
             loaded.close()
 
 
-def _first_at(data: bytes, timestamp: int, start_offset: int) -> TimestampAndOffset | None:
+def _first_at(
+    data: bytes, timestamp: int, start_offset: int, segment_id: RemoteLogSegmentId
+) -> TimestampAndOffset | None:
     """First matching record of the batch. Runs in a thread, like the local lookup. Raises
     CorruptBatch."""
     batch = Batch(memoryview(data))
     batch.check()
-    return first_at_or_after(batch, timestamp, start_offset)
+    return first_at_or_after(batch, timestamp, start_offset, source=segment_id)

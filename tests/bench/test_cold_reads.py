@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek.bench.cold_reads import AT_ONCE, main
+from odradek.bench.cold_reads import CONCURRENT_RANGES, main
 
 
 @pytest.mark.slow
@@ -21,6 +21,6 @@ def test_cold_reads_measure_both_tiers_and_the_store(
         "| a consumer, remote",
         "| a consumer, local",
         "| the store alone, 1 at once",
-        f"| the store alone, {AT_ONCE} at once",
+        f"| the store alone, {CONCURRENT_RANGES} at once",
     ]
     assert list(tmp_path.iterdir()) == []

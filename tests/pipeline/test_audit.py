@@ -175,7 +175,7 @@ def test_truncated_missing_and_orphaned_objects_are_reported(broker: Broker, cop
     assert f"INCOMPLETE: {second.parent.name}/{second.stem}, missing: .index\n" in text
     assert f"MISSING: {third.parent.name}/{third.stem}" in text
     assert "stray: " in text
-    assert not json.loads(json.dumps(as_json(report)))["well"]
+    assert not json.loads(json.dumps(as_json(report)))["ok"]
 
 
 @pytest.mark.parametrize("with_brokers", [True, False])
