@@ -29,7 +29,7 @@ from odradek.client.consumer import (
     EARLIEST,
     LATEST,
     ConsumedRecord,
-    Isolation,
+    IsolationLevel,
     Reader,
     ReaderOptions,
 )
@@ -178,7 +178,9 @@ def _record_formatter(args: argparse.Namespace) -> Callable[[ConsumedRecord], by
 async def _consume(
     args: argparse.Namespace, cluster: Cluster, format_record: Callable[[ConsumedRecord], bytes]
 ) -> int:
-    options = ReaderOptions(isolation=Isolation[args.isolation.upper()], unavailable_s=args.timeout)
+    options = ReaderOptions(
+        isolation=IsolationLevel[args.isolation.upper()], unavailable_s=args.timeout
+    )
     printer = _RecordPrinter(format_record, args.count)
     if args.group is not None:
         await _consume_as_member(args, cluster, options, printer)

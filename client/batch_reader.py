@@ -14,7 +14,7 @@ from uuid import UUID
 import trio
 
 from odradek.client.connection import BrokerConnection
-from odradek.client.consumer import NAMED_TOPICS, Isolation
+from odradek.client.consumer import NAMED_TOPICS, IsolationLevel
 from odradek.client.errors import ClientError, check, retriable
 from odradek.client.metadata import BACKOFF_MAX_S, BACKOFF_S, Cluster
 from odradek.protocol.apis import FETCH, METADATA
@@ -53,7 +53,7 @@ class BatchReader:
         where: TopicPartition,
         *,
         topic_id: UUID | None = None,
-        isolation: Isolation = Isolation.READ_UNCOMMITTED,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
         max_bytes: int = 8 << 20,
         unavailable_s: float = 30.0,
     ) -> None:
@@ -114,7 +114,7 @@ class BatchReader:
         if self._topic_id is not None and not by_id:
             await self._check_topic_id(leader)
         check(row.error_code, about=f"{self._where} at offset {offset}")
-        committed = self._isolation is Isolation.READ_COMMITTED
+        committed = self._isolation is IsolationLevel.READ_COMMITTED
         aborted = (row.aborted_transactions or ()) if committed else ()
         return FetchedBatches(
             row.records or b"",

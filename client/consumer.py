@@ -7,7 +7,7 @@ returns its records. Partitions that returned records move to the end of the nex
 its response from the front.
 
 Control batches are skipped, and with read_committed also the records of aborted transactions. Records before a corrupt
-batch are returned; at the batch, a poll raises DamagedBatch unless other partitions returned records, and the position
+batch are returned; at the batch, a poll raises CorruptBatchAt unless other partitions returned records, and the position
 does not change.
 """
 
@@ -41,7 +41,7 @@ RESPONSE_WAIT_S = 1.0
 """Additional time that a poll waits for responses, after the maximum wait of the leader."""
 
 
-class Isolation(IntEnum):
+class IsolationLevel(IntEnum):
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
 
@@ -59,7 +59,7 @@ class ConsumedRecord(NamedTuple):
     timestamp_type: int
 
 
-class DamagedBatch(CorruptBatch):
+class CorruptBatchAt(CorruptBatch):
     """The batch at `offset` of the partition is invalid or has a wrong CRC, as found by the broker or the client."""
 
     def __init__(self, where: TopicPartition, offset: int, why: str) -> None:
@@ -90,7 +90,7 @@ class FoundOffset:
 class ReaderOptions:
     """Fetch sizes, isolation level and timeout of a reader."""
 
-    isolation: Isolation = Isolation.READ_UNCOMMITTED
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
     min_bytes: int = 1
     max_bytes: int = 50 << 20
     partition_bytes: int = 1 << 20
@@ -135,7 +135,7 @@ class Reader:
         """Fetches by leader, until a poll has taken their results."""
         self._done = trio.Event()
         """Set when the next fetch completes."""
-        self.damaged: list[DamagedBatch] = []
+        self.corrupt_batches: list[CorruptBatchAt] = []
         """Errors of the last poll, which may also have returned records."""
         self.out_of_range: list[OutOfRange] = []
         """Errors of the last poll, which may also have returned records."""
@@ -144,7 +144,7 @@ class Reader:
         """Replace the assigned partitions by these, each with its position."""
         self._forget_fetches(self._positions)
         self._positions = {where: _Position(offset) for where, offset in positions.items()}
-        self.damaged, self.out_of_range = [], []
+        self.corrupt_batches, self.out_of_range = [], []
 
     def seek(self, where: TopicPartition, offset: int) -> None:
         """Change the position of an assigned partition."""
@@ -178,10 +178,10 @@ class Reader:
     async def poll(self, max_wait_s: float = 0.5) -> list[ConsumedRecord]:
         """Return the next records; empty if none arrive in about `max_wait_s`. A cancelled poll loses no records.
 
-        Raises OutOfRange if a position is not in the log, DamagedBatch, and other errors after a partition
+        Raises OutOfRange if a position is not in the log, CorruptBatchAt, and other errors after a partition
         has failed for `unavailable_s`.
         """
-        self.damaged, self.out_of_range = [], []
+        self.corrupt_batches, self.out_of_range = [], []
         if not self._positions:
             await trio.sleep(max_wait_s)
             return []
@@ -308,8 +308,8 @@ class Reader:
                     records += self._take(where, requested[where], row)
                 except (KafkaError, ClientError) as error:
                     failure = failure or error
-                    if isinstance(error, DamagedBatch):
-                        self.damaged.append(error)
+                    if isinstance(error, CorruptBatchAt):
+                        self.corrupt_batches.append(error)
                     elif isinstance(error, OutOfRange):
                         self.out_of_range.append(error)
         if failure is not None and not records:
@@ -336,14 +336,14 @@ class Reader:
             code = ErrorCode(row.error_code)
             text = code.name.replace("_", " ")
             if code is ErrorCode.corrupt_message:
-                raise DamagedBatch(where, position.offset, text)
+                raise CorruptBatchAt(where, position.offset, text)
             if code is ErrorCode.offset_out_of_range:
                 raise OutOfRange(where, position.offset)
             error = KafkaError(code, f"{where} at offset {position.offset}: {text}")
             self._handle_error(where, position, error)
             return []
         position.failing_since = None
-        committed_only = self._options.isolation is Isolation.READ_COMMITTED
+        committed_only = self._options.isolation is IsolationLevel.READ_COMMITTED
         position.end = row.last_stable_offset if committed_only else row.high_watermark
         position.log_start = getattr(row, "log_start_offset", -1)
         if not row.records:
@@ -361,7 +361,7 @@ class Reader:
                 offset = max(offset, batch.last_offset + 1)
         except CorruptBatch as error:
             if offset == begun_at:
-                raise DamagedBatch(where, offset, error.message) from error
+                raise CorruptBatchAt(where, offset, error.message) from error
         position.offset = offset
         return records
 
@@ -420,7 +420,7 @@ async def list_offsets(
     cluster: Cluster,
     wanted: Mapping[TopicPartition, int],
     *,
-    isolation: Isolation = Isolation.READ_UNCOMMITTED,
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     timeout_s: float | None = None,
 ) -> dict[TopicPartition, FoundOffset]:
     """Look up the offset of each partition at a timestamp (ms), or at LATEST, EARLIEST, ….
@@ -451,7 +451,7 @@ async def list_offsets(
 
 
 async def _list_at(
-    cluster: Cluster, leader: int, wanted: Mapping[TopicPartition, int], isolation: Isolation
+    cluster: Cluster, leader: int, wanted: Mapping[TopicPartition, int], isolation: IsolationLevel
 ) -> dict[TopicPartition, FoundOffset]:
     topics: dict[str, list[dict[str, int]]] = {}
     for where, timestamp in wanted.items():

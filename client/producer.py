@@ -23,7 +23,7 @@ import trio
 from odradek.client.errors import ClientError, TimedOut, check, retriable
 from odradek.client.metadata import BACKOFF_MAX_S, BACKOFF_S, Cluster, Topic, no_leader
 from odradek.client.partitioner import StickyPartitions, partition_for_key
-from odradek.client.producer_queue import Batch, Delivery, Identity, Queue
+from odradek.client.producer_queue import Batch, Delivery, ProducerIdAndEpoch, Queue
 from odradek.protocol.apis import INIT_PRODUCER_ID, PRODUCE
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records.records import Record
@@ -67,7 +67,7 @@ class ProducerOptions:
 
 
 @state_class
-class _Line:
+class _LeaderQueue:
     """Queues with records for one leader, which a task sends."""
 
     queues: list[Queue] = field(default_factory=list)
@@ -93,10 +93,10 @@ class Producer:
         self._nursery = nursery
         self._sticky = StickyPartitions(entropy)
         self._queues: dict[tuple[str, int], Queue] = {}
-        self._lines: dict[int, _Line] = {}
+        self._leader_queues: dict[int, _LeaderQueue] = {}
         self._leaderless: list[Queue] = []
-        self._is_looking = False
-        self._identity: Identity | None = None
+        self._is_finding_leaders = False
+        self._id_and_epoch: ProducerIdAndEpoch | None = None
         self._buffered_bytes = 0
         self._unfinished = 0
         self._first_failure: Exception | None = None
@@ -132,8 +132,8 @@ class Producer:
         queue.waiting.append(delivery)
         self._buffered_bytes += delivery.size
         self._unfinished += 1
-        if not queue.is_in_line:
-            self._line_up(queue)
+        if not queue.is_scheduled:
+            self._enqueue_for_leader(queue)
         return delivery
 
     async def send(
@@ -169,7 +169,7 @@ class Producer:
     def end(self) -> None:
         """Fail all records that are not acknowledged, after the tasks of the producer were cancelled."""
         for queue in self._queues.values():
-            self._give_up(
+            self._fail_records(
                 queue, ClientError(f"{queue}: not acknowledged before the producer was closed")
             )
 
@@ -207,8 +207,8 @@ class Producer:
             unless=is_missing_for_long,
         )
 
-    async def _identify(self) -> None:
-        if not self._options.idempotent or self._identity is not None:
+    async def _init_producer_id(self) -> None:
+        if not self._options.idempotent or self._id_and_epoch is not None:
             return
         node = await self._cluster.any_node()
         response = await node.request(
@@ -223,59 +223,59 @@ class Producer:
             at_most=5,
         )
         check(response.error_code, about="a producer id")
-        self._identity = Identity(response.producer_id, response.producer_epoch)
+        self._id_and_epoch = ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
 
-    # Lines
+    # Queues by leader
 
     def _leader_of(self, queue: Queue) -> int | None:
         """Return the cached leader; None also while there is no producer id."""
-        if self._options.idempotent and self._identity is None:
+        if self._options.idempotent and self._id_and_epoch is None:
             return None
         return self._cluster.known_leader(queue.topic, queue.partition)
 
-    def _line_up(self, queue: Queue) -> None:
-        """Add a queue to the line of its leader, unless it is empty."""
-        queue.is_in_line = bool(queue)
+    def _enqueue_for_leader(self, queue: Queue) -> None:
+        """Add a queue to those of its leader, unless it is empty."""
+        queue.is_scheduled = bool(queue)
         if not queue:
             return
         leader = self._leader_of(queue)
         if leader is None:
             self._leaderless.append(queue)
-            if not self._is_looking:
-                self._is_looking = True
+            if not self._is_finding_leaders:
+                self._is_finding_leaders = True
                 self._nursery.start_soon(self._find_leaders)
             return
-        line = self._lines.get(leader)
-        if line is None:
-            line = self._lines[leader] = _Line()
-        line.queues.append(queue)
-        if not line.is_served:
-            line.is_served = True
-            self._nursery.start_soon(self._serve, leader, line)
+        leader_queue = self._leader_queues.get(leader)
+        if leader_queue is None:
+            leader_queue = self._leader_queues[leader] = _LeaderQueue()
+        leader_queue.queues.append(queue)
+        if not leader_queue.is_served:
+            leader_queue.is_served = True
+            self._nursery.start_soon(self._serve, leader, leader_queue)
 
     async def _find_leaders(self) -> None:
         """Look up leaders until no queue is without one."""
         pause = BACKOFF_S
         while self._leaderless:
             queues, self._leaderless = self._leaderless, []
-            await self._look_for_leaders(queues)
+            await self._request_leaders(queues)
             came_meanwhile = len(self._leaderless)
             for queue in queues:
-                self._line_up(queue)
+                self._enqueue_for_leader(queue)
             if len(self._leaderless) > came_meanwhile:
                 await trio.sleep(pause)
                 pause = min(pause * 2, BACKOFF_MAX_S)
             else:
                 pause = BACKOFF_S
-        self._is_looking = False
+        self._is_finding_leaders = False
 
-    async def _look_for_leaders(self, queues: Sequence[Queue]) -> None:
+    async def _request_leaders(self, queues: Sequence[Queue]) -> None:
         """Request the metadata of each topic once, unless all leaders are cached.
 
         Queues with a leader continue while the leaders of other partitions are looked up.
         """
         try:
-            await self._identify()
+            await self._init_producer_id()
         except (KafkaError, ClientError) as error:
             for queue in queues:
                 self._blocked(queue, error)
@@ -304,9 +304,9 @@ class Producer:
             queue.blocked_since = now
         if not retriable(error) or now >= queue.blocked_since + self._options.delivery_timeout_s:
             queue.blocked_since = None  # later records have the full timeout
-            self._give_up(queue, error)
+            self._fail_records(queue, error)
 
-    def _give_up(self, queue: Queue, error: Exception) -> None:
+    def _fail_records(self, queue: Queue, error: Exception) -> None:
         if queue.front is not None:
             self._finish(queue.front, -1, error)
         if queue.waiting:
@@ -314,51 +314,51 @@ class Producer:
             self._settle(list(queue.waiting), size, -1, error)
             queue.waiting.clear()
 
-    async def _serve(self, node_id: int, line: _Line) -> None:
-        """Send the batches of this leader until its line is empty."""
-        while line.queues:
-            queues, line.queues = line.queues, []
+    async def _serve(self, node_id: int, leader_queue: _LeaderQueue) -> None:
+        """Send the batches of this leader until none of its queues has records."""
+        while leader_queue.queues:
+            queues, leader_queue.queues = leader_queue.queues, []
             batches: list[Batch] = []
             for queue in queues:
                 if self._leader_of(queue) == node_id:
-                    batches.append(queue.front or self._take(queue))
+                    batches.append(queue.front or self._build_batch(queue))
                 else:
-                    self._line_up(queue)
+                    self._enqueue_for_leader(queue)
             if not batches:
                 continue
             await self._send(node_id, batches)
             settled = [batch.queue for batch in batches if batch.is_settled]
             again = [batch.queue for batch in batches if not batch.is_settled]
             if settled:
-                line.pause_s = BACKOFF_S
+                leader_queue.pause_s = BACKOFF_S
                 for queue in settled:
-                    self._line_up(queue)
+                    self._enqueue_for_leader(queue)
                 if again:
-                    self._nursery.start_soon(self._line_up_later, again)
+                    self._nursery.start_soon(self._enqueue_for_leader_later, again)
             else:
-                await trio.sleep(line.pause_s)
-                line.pause_s = min(line.pause_s * 2, BACKOFF_MAX_S)
+                await trio.sleep(leader_queue.pause_s)
+                leader_queue.pause_s = min(leader_queue.pause_s * 2, BACKOFF_MAX_S)
                 for queue in again:
-                    self._line_up(queue)
-        line.is_served = False
+                    self._enqueue_for_leader(queue)
+        leader_queue.is_served = False
 
-    async def _line_up_later(self, queues: Sequence[Queue]) -> None:
+    async def _enqueue_for_leader_later(self, queues: Sequence[Queue]) -> None:
         """Retry rejected batches after a backoff, while the leader accepts those of other partitions."""
         await trio.sleep(BACKOFF_S)
         for queue in queues:
-            self._line_up(queue)
+            self._enqueue_for_leader(queue)
 
     # Batches
 
-    def _take(self, queue: Queue) -> Batch:
+    def _build_batch(self, queue: Queue) -> Batch:
         self._sticky.move_on(queue.topic, queue.partition)
-        given_up_at = self._clock.monotonic() + self._options.delivery_timeout_s
-        return queue.take(self._identity, given_up_at)
+        deadline = self._clock.monotonic() + self._options.delivery_timeout_s
+        return queue.take(self._id_and_epoch, deadline)
 
     async def _send(self, node_id: int, batches: list[Batch]) -> None:
         options = self._options
         # The timeout ends with the last batch's; it is positive, because 0 is no timeout for a broker.
-        left_s = max(batch.given_up_at for batch in batches) - self._clock.monotonic()
+        left_s = max(batch.deadline for batch in batches) - self._clock.monotonic()
         wait_s = min(options.request_timeout_s, max(left_s, BACKOFF_MAX_S))
         values = {
             "transactional_id": None,
@@ -409,7 +409,7 @@ class Producer:
         if too_large and len(batch.deliveries) > 1:
             batch.queue.halve()
             return
-        if retriable(error) and self._clock.monotonic() < batch.given_up_at:
+        if retriable(error) and self._clock.monotonic() < batch.deadline:
             self._cluster.forget(batch.queue.topic)
             return
         self._finish(batch, -1, error)
@@ -417,7 +417,7 @@ class Producer:
     def _finish(self, batch: Batch, base_offset: int, failure: Exception | None = None) -> None:
         batch.queue.front = None
         if failure is not None:
-            self._identity = None
+            self._id_and_epoch = None
         self._settle(batch.deliveries, batch.size, base_offset, failure)
 
     def _settle(

@@ -61,7 +61,7 @@ class Delivery:
             self._arrived.set()
 
 
-class Identity(NamedTuple):
+class ProducerIdAndEpoch(NamedTuple):
     """Producer id and epoch, whose batches the broker keeps in order and deduplicates."""
 
     producer_id: int
@@ -75,9 +75,9 @@ class Batch:
     data: bytes
     size: int
     """Estimated bytes of its records."""
-    identity: Identity | None
+    id_and_epoch: ProducerIdAndEpoch | None
     base_sequence: int
-    given_up_at: float
+    deadline: float
 
     @property
     def is_settled(self) -> bool:
@@ -95,7 +95,7 @@ class Queue:
         "_sequence_owner",
         "blocked_since",
         "front",
-        "is_in_line",
+        "is_scheduled",
         "partition",
         "topic",
         "waiting",
@@ -108,8 +108,8 @@ class Queue:
         self.front: Batch | None = None
         self.blocked_since: float | None = None
         """Time since when the leader is unknown."""
-        self.is_in_line = False
-        """Whether a task handles the queue, or it is in the line of one."""
+        self.is_scheduled = False
+        """Whether a task sends the queue, or will send it."""
         self._batch_bytes = batch_bytes
         self._compression = compression
         self._next_sequence = 0
@@ -121,14 +121,14 @@ class Queue:
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
 
-    def take(self, identity: Identity | None, given_up_at: float) -> Batch:
+    def take(self, id_and_epoch: ProducerIdAndEpoch | None, deadline: float) -> Batch:
         """Build the next batch from at least one waiting record; it becomes the front."""
         taken = [self.waiting.popleft()]
         size = taken[0].size
         while self.waiting and size + self.waiting[0].size <= self._batch_bytes:
             size += self.waiting[0].size
             taken.append(self.waiting.popleft())
-        return self._build(taken, identity, given_up_at)
+        return self._build(taken, id_and_epoch, deadline)
 
     def halve(self) -> None:
         """Split the front batch: the first half keeps its sequence, the second half waits before all others."""
@@ -139,10 +139,12 @@ class Queue:
         if whole.base_sequence >= 0:
             self._next_sequence = whole.base_sequence
         # Keep the batch's producer id: the producer may have a new one since another batch failed.
-        self._build(whole.deliveries[:middle], whole.identity, whole.given_up_at)
+        self._build(whole.deliveries[:middle], whole.id_and_epoch, whole.deadline)
 
-    def _build(self, taken: list[Delivery], identity: Identity | None, given_up_at: float) -> Batch:
-        producer_id, epoch = identity or (-1, -1)
+    def _build(
+        self, taken: list[Delivery], id_and_epoch: ProducerIdAndEpoch | None, deadline: float
+    ) -> Batch:
+        producer_id, epoch = id_and_epoch or (-1, -1)
         sequence = -1
         if producer_id >= 0:
             if self._sequence_owner != producer_id:
@@ -162,5 +164,5 @@ class Queue:
             base_sequence=sequence,
         )
         size = sum(delivery.size for delivery in taken)
-        self.front = Batch(self, taken, bytes(data), size, identity, sequence, given_up_at)
+        self.front = Batch(self, taken, bytes(data), size, id_and_epoch, sequence, deadline)
         return self.front

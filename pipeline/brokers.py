@@ -18,7 +18,7 @@ from odradek.client.consumer import (
     LATEST,
     LATEST_TIERED,
     ConsumedRecord,
-    Isolation,
+    IsolationLevel,
     list_offsets,
 )
 from odradek.client.epochs import epoch_ends
@@ -197,8 +197,8 @@ def broker_error(what: str, error: KafkaError | ClientError) -> BrokersUnavailab
     return BrokersUnavailable(text)
 
 
-def _isolation(read_committed: bool) -> Isolation:
-    return Isolation.READ_COMMITTED if read_committed else Isolation.READ_UNCOMMITTED
+def _isolation(read_committed: bool) -> IsolationLevel:
+    return IsolationLevel.READ_COMMITTED if read_committed else IsolationLevel.READ_UNCOMMITTED
 
 
 @lru_cache(maxsize=8)

@@ -22,7 +22,7 @@ from odradek.client.consumer import (
     EARLIEST,
     LATEST,
     ConsumedRecord,
-    DamagedBatch,
+    CorruptBatchAt,
     Reader,
     ReaderOptions,
     list_offsets,
@@ -208,7 +208,7 @@ class MetadataTopicConsumer:
     ) -> None:
         try:
             records = await reader.poll(WAIT_S)
-        except DamagedBatch:
+        except CorruptBatchAt:
             records = []
         except (KafkaError, ClientError) as error:
             self._log_failure(error)
@@ -219,7 +219,7 @@ class MetadataTopicConsumer:
                 await trio.sleep(PAUSE_S)
             return
         self._failing_since = None
-        for damaged in reader.damaged:
+        for damaged in reader.corrupt_batches:
             self._log_corrupt(lane, node_id, damaged)
         read_at = trio.current_time()
         ends = reader.positions
@@ -341,7 +341,7 @@ class MetadataTopicConsumer:
             and trio.current_time() < damage.retry_at
         )
 
-    def _log_corrupt(self, lane: Lane, node_id: int, error: DamagedBatch) -> None:
+    def _log_corrupt(self, lane: Lane, node_id: int, error: CorruptBatchAt) -> None:
         """Log a corrupt batch at once, and every minute while it exists."""
         key, now = (lane, error.where.partition), trio.current_time()
         known = self._damaged.get(key)

@@ -69,12 +69,12 @@ class _CleanerPass:
         self._files = files
         self._plan = plan
         self._statistics = CompactionStatistics()
-        self._inputs = PassInputs(plan.now_ms, plan.end, ActiveProducers(plan.producers))
+        self._inputs = PassInputs(plan.now_ms, plan.end_offset, ActiveProducers(plan.producers))
         self._hash = KeyHash(plan.seed)
         # At most as many slots as the dirty range can have keys.
         slots = min(
             plan.map_bytes // SLOT_BYTES,
-            int((plan.end - plan.first_dirty + 1) / plan.map_load) + 2,
+            int((plan.end_offset - plan.first_dirty_offset + 1) / plan.map_load) + 2,
         )
         self._map = OffsetMap(slots)
         self._free_slots = max(1, min(int(self._map.slots * plan.map_load), self._map.slots - 1))
@@ -94,9 +94,9 @@ class _CleanerPass:
         plan, statistics = self._plan, self._statistics
         # Transactions that ended before the dirty range are omitted: their markers are not read.
         transactions = CleanedTransactions(
-            each for each in plan.aborted if each.last_offset >= plan.first_dirty
+            each for each in plan.aborted if each.last_offset >= plan.first_dirty_offset
         )
-        last_offset = plan.end - 1
+        last_offset = plan.end_offset - 1
         for page in self._dirty_pages():
             full_at = self._put_keys(page, transactions)
             statistics.mapped_bytes += page.size
@@ -112,7 +112,7 @@ class _CleanerPass:
         plan = self._plan
         for number, (base_offset, size) in enumerate(plan.segments):
             is_last = number + 1 == len(plan.segments)
-            if not is_last and plan.segments[number + 1][0] <= plan.first_dirty:
+            if not is_last and plan.segments[number + 1][0] <= plan.first_dirty_offset:
                 continue
             with closing(self._files.open(self._path(base_offset, LOG))) as file:
                 position = self._first_position(file, base_offset, size)
@@ -121,7 +121,7 @@ class _CleanerPass:
     def _first_position(self, file: File, base_offset: int, size: int) -> int:
         """Position of the first dirty batch in a segment; with a corrupt index, the start of the
         segment."""
-        wanted = self._plan.first_dirty
+        wanted = self._plan.first_dirty_offset
         if wanted <= base_offset:
             return 0
         try:
@@ -143,7 +143,7 @@ class _CleanerPass:
         is_void = find_void_batches(page, transactions)
         records = page.records(~is_void & ~page.is_control)
         self._statistics.mapped_records += len(records)
-        is_wanted = (records.key_size >= 0) & (records.offset >= self._plan.first_dirty)
+        is_wanted = (records.key_size >= 0) & (records.offset >= self._plan.first_dirty_offset)
         rows = np.flatnonzero(is_wanted)
         first, second = page.key_bits(records, rows, self._hash)
         offsets = records.offset[rows]
@@ -173,7 +173,10 @@ class _CleanerPass:
             if base_offset < end_offset
         ]
         return segment_grouping.group_segments(
-            sizes, segment_bytes=plan.segment_bytes, index_bytes=plan.index_bytes, end=plan.end
+            sizes,
+            segment_bytes=plan.segment_bytes,
+            index_bytes=plan.index_bytes,
+            end=plan.end_offset,
         )
 
     def _rewrite(

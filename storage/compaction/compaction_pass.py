@@ -58,14 +58,16 @@ class CompactionPass:
         self.partition_log = partition_log
         self._paused = paused
         self.dirty_range = dirty_range
-        self.end_offset = dirty_range.first_dirty
+        self.end_offset = dirty_range.first_dirty_offset
         self.map_seconds = 0.0
         self._services = services
         self._directory_logs = services.registry.directory_logs_of(partition_log)
         self._settings = settings
         self._seed = entropy.bytes(SEED_BYTES)
         self._left: list[Segment] = [
-            segment for segment in partition_log.segments if segment.base_offset < dirty_range.end
+            segment
+            for segment in partition_log.segments
+            if segment.base_offset < dirty_range.end_offset
         ]
         """Planned segments that are not replaced yet."""
         self._generation = -1
@@ -109,7 +111,7 @@ class CompactionPass:
         partition_log, directory_logs = self.partition_log, self._directory_logs
         before = partition_log.cleaned_to
         if before is None:
-            partition_log.cleaned_to = self.dirty_range.first_dirty
+            partition_log.cleaned_to = self.dirty_range.first_dirty_offset
         try:
             await self._services.offload.run(
                 directory_logs.write_checkpoints,
@@ -120,7 +122,7 @@ class CompactionPass:
             if before is None:
                 partition_log.cleaned_to = None
             raise
-        if self.dirty_range.end > partition_log.recovery_point:
+        if self.dirty_range.end_offset > partition_log.recovery_point:
             raise CleaningAborted("the log was truncated")
 
     @staticmethod
@@ -151,12 +153,12 @@ class CompactionPass:
         return CompactionPlan(
             directory=partition_log.directory,
             segments=[(segment.base_offset, segment.size) for segment in self._left],
-            first_dirty=self.dirty_range.first_dirty,
-            end=self.dirty_range.end,
+            first_dirty_offset=self.dirty_range.first_dirty_offset,
+            end_offset=self.dirty_range.end_offset,
             now_ms=self._services.clock.wall_ms(),
             delete_retention_ms=config.delete_retention_ms,
             aborted=partition_log.aborted_transactions(
-                self._left[0].base_offset, self.dirty_range.end
+                self._left[0].base_offset, self.dirty_range.end_offset
             ),
             producers=producers,
             seed=self._seed,
@@ -222,7 +224,7 @@ def describe(finished: CompactionPass, statistics: CompactionStatistics, seconds
     """Log message of a finished pass."""
     read, written = statistics.bytes_read / 1e6, statistics.bytes_written / 1e6
     text = (
-        f"dirty section [{finished.dirty_range.first_dirty}, {finished.end_offset}), "
+        f"dirty section [{finished.dirty_range.first_dirty_offset}, {finished.end_offset}), "
         f"{read:.1f} MB read, {written:.1f} MB written, "
         f"{statistics.records_read} records read, {statistics.records_written} written, "
         f"{seconds:.1f} s ({read / max(seconds, 1e-3):.0f} MB/s), of which "

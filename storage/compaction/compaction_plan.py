@@ -37,14 +37,14 @@ class CompactionPlan:
 
     directory: Path
     segments: Sequence[tuple[int, int]]
-    """Base offset and size of every segment below `end`, from the oldest on."""
-    first_dirty: int
-    end: int
+    """Base offset and size of every segment below `end_offset`, from the oldest on."""
+    first_dirty_offset: int
+    end_offset: int
     """End of the pass, which is the base offset of a segment; records at or past it are not cleaned."""
     now_ms: int
     delete_retention_ms: int
     aborted: Sequence[AbortedTransaction]
-    """Aborted transactions that start below `end`."""
+    """Aborted transactions that start below `end_offset`."""
     producers: ProducerLastBatches
     seed: bytes
     """Random and secret seed of the key hash."""

@@ -29,21 +29,21 @@ class CleanableSegment(Protocol):
 
 @value_class
 class LogBounds:
-    """Offsets of a log: start, last stable offset, durable up to, end, and clean up to."""
+    """Offsets of a log. `durable_offset` is its recovery point, `cleaned_to` the end of the clean part."""
 
-    start: int
-    last_stable: int
-    durable: int
-    end: int
+    start_offset: int
+    last_stable_offset: int
+    durable_offset: int
+    end_offset: int
     cleaned_to: int | None
 
 
 @value_class
 class DirtyRange:
-    """Dirty range of a log: offsets [first_dirty, end); `end` is the base offset of a segment."""
+    """Dirty range of a log: offsets [first_dirty_offset, end_offset); `end_offset` is the base offset of a segment."""
 
-    first_dirty: int
-    end: int
+    first_dirty_offset: int
+    end_offset: int
     clean_bytes: int
     dirty_bytes: int
     overdue_ms: int
@@ -59,12 +59,12 @@ class DirtyRange:
         return self.overdue_ms > 0 or self.ratio > config.min_cleanable_dirty_ratio
 
 
-def first_dirty(bounds: LogBounds) -> int:
+def first_dirty_offset(bounds: LogBounds) -> int:
     """First dirty offset: the end of the clean part, or the log start offset if that is outside of
     the log."""
     cleaned_to = bounds.cleaned_to
-    if cleaned_to is None or not bounds.start <= cleaned_to <= bounds.end:
-        return bounds.start
+    if cleaned_to is None or not bounds.start_offset <= cleaned_to <= bounds.end_offset:
+        return bounds.start_offset
     return cleaned_to
 
 
@@ -72,11 +72,11 @@ def find_dirty_range(
     segments: Sequence[CleanableSegment], bounds: LogBounds, config: LogConfig, now_ms: int
 ) -> DirtyRange:
     """Dirty range of a log with these segments, the last of which is active."""
-    first = first_dirty(bounds)
+    first = first_dirty_offset(bounds)
     sealed = segments[:-1]
     ends = [segment.base_offset for segment in segments[1:]]
     dirty = [segment for segment, its_end in zip(sealed, ends, strict=True) if its_end > first]
-    limit = min(bounds.last_stable, bounds.durable)
+    limit = min(bounds.last_stable_offset, bounds.durable_offset)
     end = first_too_young = segments[-1].base_offset
     if config.min_compaction_lag_ms > 0:
         youngest_ms = now_ms - config.min_compaction_lag_ms

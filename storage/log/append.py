@@ -59,4 +59,4 @@ def update_epochs_and_producers(log: LogState, segment: Segment, batches: Sequen
                     )
                     log.directory_needs_sync = True
                 producers.complete(completed)
-    producers.map_end = batches[-1].last_offset + 1
+    producers.map_end_offset = batches[-1].last_offset + 1

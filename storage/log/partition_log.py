@@ -200,10 +200,10 @@ class PartitionLog:
     @property
     def last_stable_offset(self) -> int:
         """Offset below which every transaction is completed and its marker replicated (KIP-98)."""
-        first_unstable = self.producers.first_unstable
-        if first_unstable is None:
+        first_unstable_offset = self.producers.first_unstable_offset
+        if first_unstable_offset is None:
             return self.high_watermark
-        return min(max(first_unstable, self.log_start_offset), self.high_watermark)
+        return min(max(first_unstable_offset, self.log_start_offset), self.high_watermark)
 
     @property
     def size_bytes(self) -> int:

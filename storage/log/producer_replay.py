@@ -19,7 +19,7 @@ def replay(
     states: ProducerStates, segments: Sequence[Segment], log_start_offset: int, up_to: int
 ) -> None:
     """Apply the batches from the state's end on that end below `up_to`. Raises OSError."""
-    start = max(states.map_end, log_start_offset)
+    start = max(states.map_end_offset, log_start_offset)
     for number, segment in enumerate(segments):
         is_last = number + 1 == len(segments)
         if segment.base_offset >= up_to:
@@ -34,7 +34,7 @@ def replay(
             _logger.warning(
                 "could not replay the producer state of segment %s completely: %s", segment, error
             )
-    states.map_end = max(states.map_end, up_to)
+    states.map_end_offset = max(states.map_end_offset, up_to)
 
 
 def _replay_segment(states: ProducerStates, segment: Segment, position: int, up_to: int) -> None:

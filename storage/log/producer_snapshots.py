@@ -111,8 +111,8 @@ class ProducerSnapshots:
         return self.directory / file_name(offset, SNAPSHOT)
 
     def take(self, states: ProducerStates) -> None:
-        """Write a snapshot at `states.map_end`, unless it exists or the offset is 0. Raises OSError."""
-        offset = states.map_end
+        """Write a snapshot at `states.map_end_offset`, unless it exists or the offset is 0. Raises OSError."""
+        offset = states.map_end_offset
         if not offset:
             return
         slot = bisect_left(self._offsets, offset)

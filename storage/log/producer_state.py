@@ -2,7 +2,7 @@
 (KIP-98, KIP-360).
 
 The last five batches of each producer are kept: a duplicate batch gets the offsets of the first append,
-and a batch that leaves a gap is rejected. All state follows from the log: the state at `map_end` is the
+and a batch that leaves a gap is rejected. All state follows from the log: the state at `map_end_offset` is the
 result of applying all batches below it, except that producers idle for `producer.id.expiration.ms` are
 removed. Snapshots (producer_snapshots.py) only save reading the whole log.
 
@@ -158,7 +158,7 @@ class ProducerStates:
         self._unreplicated: dict[int, int] = {}
         self._verifications = TransactionVerifications()
         self._unverified = self._verifications.pending  # usually empty
-        self.map_end = 0
+        self.map_end_offset = 0
         """Every batch below this offset has been applied."""
 
     @property
@@ -173,7 +173,7 @@ class ProducerStates:
         return entry is not None and entry.transaction_start >= 0 and entry.epoch == epoch
 
     @property
-    def first_unstable(self) -> int | None:
+    def first_unstable_offset(self) -> int | None:
         """First offset of a transaction that is open, or whose marker is not replicated yet."""
         if not self._ongoing and not self._unreplicated:
             return None
@@ -402,7 +402,7 @@ class ProducerStates:
             if entry.transaction_start >= 0
         }
         self._unreplicated = {}
-        self.map_end = offset
+        self.map_end_offset = offset
 
     def replace_with(self, other: ProducerStates) -> None:
         """Take over the state of `other`, so that readers in other threads never see a transaction
@@ -410,7 +410,7 @@ class ProducerStates:
         self._entries = other._entries
         self._ongoing = other._ongoing
         self._unreplicated = other._unreplicated
-        self.map_end = other.map_end
+        self.map_end_offset = other.map_end_offset
 
 
 def read_marker(batch: Batch) -> TransactionMarker | None:

@@ -200,7 +200,7 @@ class LogRecovery:
                 break
         if self.segments_removed:
             self.files.sync_directory(self.snapshots.directory)
-        self.producers.map_end = end_offset
+        self.producers.map_end_offset = end_offset
         self.snapshots.keep_only(segment.base_offset for segment in self.segments)
         self._take_snapshot()
         return end_offset
@@ -257,7 +257,7 @@ class LogRecovery:
         """Scan one segment from `start`: whether it was completely valid, and its end offset."""
         offset = start.offset
         if offset == segment.base_offset:
-            self.producers.map_end = offset
+            self.producers.map_end_offset = offset
             self._take_snapshot()
         self.epochs.truncate_from_end(offset)
         segment.transaction_index.reload(offset)

@@ -136,7 +136,7 @@ def roll(log: LogState, base_offset: int) -> Segment:
     except OSError as error:
         raise log.handle_io_error(error, files_unchanged=True) from error
     try:
-        producers.map_end = base_offset
+        producers.map_end_offset = base_offset
         if base_offset > log.log_start_offset:
             log.snapshots.take(producers)
         active.seal()

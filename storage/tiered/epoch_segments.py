@@ -68,7 +68,7 @@ class EpochSegments:
                 self._cover(self.readable[slot])
         self._make_readable(handle)
 
-    def withdraw(self, handle: Handle) -> None:
+    def remove_finished(self, handle: Handle) -> None:
         """The segment is not finished any more: segments that only it covered become readable."""
         if discard(self.covered, handle, self.start_of) is not None:
             return

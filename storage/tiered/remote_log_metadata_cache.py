@@ -273,7 +273,7 @@ class RemoteLogMetadataCache:
             discard(self._unfinished, handle, self._table.order_of)
             return
         for each in segment_row.epochs_of(*row):
-            self._epochs[each.epoch].withdraw(handle)
+            self._epochs[each.epoch].remove_finished(handle)
         if segment_row.spans_epochs(*row):
             discard(self._spanning, handle, self._table.order_of)
 

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import trio
 
-from odradek.client.consumer import ConsumedRecord, Isolation, ReaderOptions
+from odradek.client.consumer import ConsumedRecord, IsolationLevel, ReaderOptions
 from odradek.client.errors import RETRIABLE, ClientError, Unsupported
 from odradek.client.group import GroupConsumer, GroupOptions
 from odradek.client.group_admin import committed_offsets
@@ -184,7 +184,7 @@ class ConsumerGroupWorkload:
 
     def _member(self, cluster: Cluster, number: int, name: str) -> GroupMember:
         instance_id = f"{GROUP}-{number}" if self._is_static else None
-        reader = ReaderOptions(Isolation.READ_COMMITTED)
+        reader = ReaderOptions(IsolationLevel.READ_COMMITTED)
         if self._is_classic:
             options = GroupOptions(SESSION_S, HEARTBEAT_S, REBALANCE_S, instance_id)
             return GroupConsumer(cluster, GROUP, [self._topic], options=options, reader=reader)

@@ -7,7 +7,7 @@ from functools import partial
 
 import trio
 
-from odradek.client.consumer import ConsumedRecord, Isolation, Reader, ReaderOptions
+from odradek.client.consumer import ConsumedRecord, IsolationLevel, Reader, ReaderOptions
 from odradek.client.errors import ClientError
 from odradek.client.group_admin import committed_offsets
 from odradek.client.metadata import Cluster
@@ -35,7 +35,7 @@ class Readers:
     ) -> None:
         """Read all committed records from the first offset to the end that `read_final` finds."""
         seen = self._history.polled.setdefault(name, [])
-        reader = self._reader(cluster, options or ReaderOptions(Isolation.READ_COMMITTED))
+        reader = self._reader(cluster, options or ReaderOptions(IsolationLevel.READ_COMMITTED))
         while not self._has_all(reader.positions):
             seen += await self._poll(reader)
 
@@ -46,8 +46,8 @@ class Readers:
         offsets."""
         history, until = self._history, trio.current_time() + timeout_s
         while True:
-            _, ends = await self._read_all(cluster, Isolation.READ_UNCOMMITTED)
-            history.final, committed = await self._read_all(cluster, Isolation.READ_COMMITTED)
+            _, ends = await self._read_all(cluster, IsolationLevel.READ_UNCOMMITTED)
+            history.final, committed = await self._read_all(cluster, IsolationLevel.READ_COMMITTED)
             history.open_partitions = [
                 where.partition for where, end in ends.items() if committed[where] != end
             ]
@@ -61,13 +61,13 @@ class Readers:
     async def read_again(self, cluster: Cluster, starts: Mapping[int, int]) -> list[ReadRecord]:
         """Read all committed records again; partitions begin at `starts`, or at 0."""
         start = {where: starts.get(where.partition, 0) for where in self._start}
-        found, _ = await self._read_all(cluster, Isolation.READ_COMMITTED, start)
+        found, _ = await self._read_all(cluster, IsolationLevel.READ_COMMITTED, start)
         return found
 
     async def _read_all(
         self,
         cluster: Cluster,
-        isolation: Isolation,
+        isolation: IsolationLevel,
         start: Mapping[TopicPartition, int] | None = None,
     ) -> tuple[list[ReadRecord], dict[TopicPartition, int]]:
         """Return all records, and the end offset of each partition."""

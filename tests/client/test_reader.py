@@ -14,8 +14,8 @@ from odradek.client.batch_reader import BatchReader
 from odradek.client.consumer import (
     EARLIEST,
     LATEST,
-    DamagedBatch,
-    Isolation,
+    CorruptBatchAt,
+    IsolationLevel,
     Reader,
     ReaderOptions,
     list_offsets,
@@ -226,7 +226,7 @@ async def test_compacted_offsets_are_skipped() -> None:
         assert reader.positions == {T0: 8}
 
 
-async def test_wrong_crc_raises_damaged_batch() -> None:
+async def test_wrong_crc_raises_corrupt_batch() -> None:
     """Otherwise it would fill the response, and partitions after it would never be returned."""
     whole, damaged = batch(0, b"whole"), bytearray(batch(1, b"x" * 50))
     damaged[-5] ^= 1
@@ -244,13 +244,15 @@ async def test_wrong_crc_raises_damaged_batch() -> None:
         reader.assign({T0: 0, TopicPartition("t", 1): 0})
         assert [record.value for record in await reader.poll()] == [b"whole"]
         for _ in range(2):
-            with pytest.raises(DamagedBatch, match="t-0 at offset 1: Record is corrupt") as caught:
+            with pytest.raises(
+                CorruptBatchAt, match="t-0 at offset 1: Record is corrupt"
+            ) as caught:
                 await reader.poll()
             assert (caught.value.where, caught.value.offset) == (T0, 1)
         assert order == [[0, 1], [1, 0], [1, 0]]
 
 
-async def test_damaged_batch_is_reported_with_records_of_others() -> None:
+async def test_corrupt_batch_is_reported_with_records_of_others() -> None:
     """It is reported although other partitions have records, whether the client or the broker finds it."""
     damaged = fetched(b"", end=-1, code=ErrorCode.corrupt_message, index=1)
     both = fetched(batch(0, b"0"), end=1)
@@ -259,8 +261,8 @@ async def test_damaged_batch_is_reported_with_records_of_others() -> None:
         reader = Reader(cluster)
         reader.assign({T0: 0, TopicPartition("t", 1): 5})
         assert [record.value for record in await reader.poll()] == [b"0"]
-        assert [(each.where.partition, each.offset) for each in reader.damaged] == [(1, 5)]
-        with pytest.raises(DamagedBatch, match="t-1 at offset 5: corrupt message"):
+        assert [(each.where.partition, each.offset) for each in reader.corrupt_batches] == [(1, 5)]
+        with pytest.raises(CorruptBatchAt, match="t-1 at offset 5: corrupt message"):
             await reader.poll()
 
 
@@ -278,11 +280,11 @@ TRANSACTIONS = (
 @pytest.mark.parametrize(
     ("isolation", "values"),
     [
-        (Isolation.READ_COMMITTED, [b"b1", b"plain", b"a4"]),
-        (Isolation.READ_UNCOMMITTED, [b"a0", b"b1", b"plain", b"a4"]),
+        (IsolationLevel.READ_COMMITTED, [b"b1", b"plain", b"a4"]),
+        (IsolationLevel.READ_UNCOMMITTED, [b"a0", b"b1", b"plain", b"a4"]),
     ],
 )
-async def test_aborted_transactions(isolation: Isolation, values: list[bytes]) -> None:
+async def test_aborted_transactions(isolation: IsolationLevel, values: list[bytes]) -> None:
     script = responding(fetched(TRANSACTIONS, end=7, aborted=[(1, 0)]))
     async with cluster_of(script) as (broker, cluster):
         reader = Reader(cluster, ReaderOptions(isolation=isolation))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from odradek.client.connection import BrokerConnection
-from odradek.client.consumer import Isolation, Reader, ReaderOptions
+from odradek.client.consumer import IsolationLevel, Reader, ReaderOptions
 from odradek.client.errors import Unreachable
 from odradek.client.group_admin import CommittedOffset, committed_offsets
 from odradek.client.metadata import Cluster, open_cluster
@@ -41,7 +41,9 @@ def encoded(*values: bytes) -> EncodedRecords:
     return EncodedRecords(bytes(batch[HEADER_SIZE:]), len(values), 1000, 999 + len(values))
 
 
-async def values(cluster: Cluster, isolation: Isolation = Isolation.READ_COMMITTED) -> list[bytes]:
+async def values(
+    cluster: Cluster, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
+) -> list[bytes]:
     reader = Reader(cluster, ReaderOptions(isolation=isolation))
     reader.assign({TopicPartition("t", index): 0 for index in range(2)})
     found = [(record.partition, record.offset, record.value) for record in await reader.poll()]
@@ -121,7 +123,7 @@ async def test_lost_requests_are_retried_exactly_once(cluster: Cluster) -> None:
     await producer.send_offsets("group", {WHERE: CommittedOffset(7)})
     await producer.commit()
     assert len(producer.lost) == 6
-    assert await values(cluster, Isolation.READ_UNCOMMITTED) == [b"a", b"b"]
+    assert await values(cluster, IsolationLevel.READ_UNCOMMITTED) == [b"a", b"b"]
 
 
 class Delayed(TransactionalProducer):

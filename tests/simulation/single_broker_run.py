@@ -15,7 +15,7 @@ from odradek.broker.config.server_config import ServerConfig
 from odradek.broker.node import Node
 from odradek.client.admin import NewTopic, create_topics
 from odradek.client.consumer import (
-    Isolation,
+    IsolationLevel,
     ReaderOptions,
 )
 from odradek.client.metadata import Cluster, open_cluster
@@ -139,7 +139,7 @@ class SingleBrokerRun:
     # The readers
 
     async def _read_along(self, cluster: Cluster, name: str) -> None:
-        options = ReaderOptions(Isolation.READ_COMMITTED, partition_bytes=300)
+        options = ReaderOptions(IsolationLevel.READ_COMMITTED, partition_bytes=300)
         await self._readers.read_along(cluster, name, options=options)
 
     async def _read_final(self, cluster: Cluster) -> None:

@@ -27,7 +27,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from odradek.client.consumer import EARLIEST, Isolation, Reader, ReaderOptions, list_offsets
+from odradek.client.consumer import EARLIEST, IsolationLevel, Reader, ReaderOptions, list_offsets
 from odradek.client.errors import ClientError
 from odradek.client.metadata import Cluster
 from odradek.pipeline.brokers import Brokers
@@ -267,7 +267,7 @@ async def retried(act: Callable[[], Awaitable[T]], cluster: Cluster, topic: str)
 async def _consumed(
     cluster: Cluster, topic: str, partitions: Sequence[int], *, committed: bool
 ) -> list[Row]:
-    isolation = Isolation.READ_COMMITTED if committed else Isolation.READ_UNCOMMITTED
+    isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
     reader = Reader(cluster, ReaderOptions(isolation))
     reader.assign(await first_offsets(cluster, topic, partitions))
     rows: list[Row] = []

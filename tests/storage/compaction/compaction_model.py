@@ -87,7 +87,7 @@ class Transactions:
 def compacted(
     log: Iterable[Kept],
     *,
-    first_dirty: int,
+    first_dirty_offset: int,
     cleaned_to: int,
     end: int,
     rewritten_to: int,
@@ -103,7 +103,7 @@ def compacted(
     for batch in batches:
         if not batch.is_control and not fate.is_aborted(batch):
             for record in batch.records:
-                if record.key is not None and first_dirty <= record.offset < cleaned_to:
+                if record.key is not None and first_dirty_offset <= record.offset < cleaned_to:
                     latest[record.key] = record.offset
     result: list[Kept] = []
     for batch in batches:

@@ -48,7 +48,9 @@ SEGMENTS = [
     Sealed(30, 100, 1),
     Sealed(40, 7, 0),
 ]
-ALL = LogBounds(start=0, last_stable=45, durable=40, end=45, cleaned_to=None)
+ALL = LogBounds(
+    start_offset=0, last_stable_offset=45, durable_offset=40, end_offset=45, cleaned_to=None
+)
 CONFIG = LogConfig(cleanup_policy=("compact",))
 
 
@@ -56,7 +58,7 @@ def dirty_range_of(
     bounds: LogBounds = ALL, config: LogConfig = CONFIG
 ) -> tuple[int, int, int, int]:
     found = find_dirty_range(SEGMENTS, bounds, config, NOW_MS)
-    return found.first_dirty, found.end, found.clean_bytes, found.dirty_bytes
+    return found.first_dirty_offset, found.end_offset, found.clean_bytes, found.dirty_bytes
 
 
 def test_log_without_checkpoint_is_dirty_up_to_active_segment() -> None:

@@ -67,14 +67,14 @@ def java(program: str, *args: object) -> str:
     return run_tool(program, *map(str, args)).stdout
 
 
-def kafka_compacts(directory: Path, first_dirty: int, now_ms: int) -> str:
+def kafka_compacts(directory: Path, first_dirty_offset: int, now_ms: int) -> str:
     return java(
         "clean-log",
         directory / "t-0",
         COMPACTED.max_segment_bytes,
         COMPACTED.index_interval_bytes,
         COMPACTED.delete_retention_ms,
-        first_dirty,
+        first_dirty_offset,
         now_ms,
     )
 
@@ -85,7 +85,7 @@ async def test_kafka_cleaner_retains_same_batches(
 ) -> None:
     own_directory, theirs = tmp_path / "own_directory", tmp_path / "theirs"
     rng = random.Random(seed)
-    first_dirty = 0
+    first_dirty_offset = 0
     sequences: dict[int, int] = {}
     epochs: dict[int, int] = {}
     for _ in range(ROUNDS):
@@ -105,9 +105,9 @@ async def test_kafka_cleaner_retains_same_batches(
             assert await manager.log_cleaner.clean_due_logs() == 1
             mine = content(log)
             assert log.cleaned_to is not None
-            output = kafka_compacts(theirs, first_dirty, clock.wall_ms())
+            output = kafka_compacts(theirs, first_dirty_offset, clock.wall_ms())
             assert output.startswith(f"end {log.cleaned_to} segments {len(log.segments)}\n")
-            first_dirty = log.cleaned_to
+            first_dirty_offset = log.cleaned_to
         async with opened(theirs, clock) as (_, log):
             assert content(log) == mine
         clock.advance(rng.choice((1, 90)))  # some delete horizons pass

@@ -33,14 +33,14 @@ def world(clock: VirtualClock) -> LogManagerWorld:
 async def compact_once(manager: LogManager, log: PartitionLog) -> list[Kept]:
     """Run one pass; returns the content that the model expects."""
     assert manager.log_cleaner is not None
-    before, first_dirty = content(log), log.cleaned_to or log.log_start_offset
+    before, first_dirty_offset = content(log), log.cleaned_to or log.log_start_offset
     bases, producers = [segment.base_offset for segment in log.segments], last_batches(log)
     now_ms = manager.clock.wall_ms()
     assert await manager.log_cleaner.clean_due_logs(passes_max=1) == 1
     assert log.cleaned_to is not None
     return compacted(
         before,
-        first_dirty=first_dirty,
+        first_dirty_offset=first_dirty_offset,
         cleaned_to=log.cleaned_to,
         end=bases[-1],
         rewritten_to=min(base for base in bases if base >= log.cleaned_to),
@@ -172,7 +172,7 @@ async def test_producers_continue_after_log_recovery_of_compacted_log(
             number: (entry.epoch, entry.last_sequence)
             for number, entry in recovered.producers.active.items()
         }
-        assert recovered.producers.first_unstable is None
+        assert recovered.producers.first_unstable_offset is None
 
 
 async def test_maximum_delete_retention_keeps_tombstones(

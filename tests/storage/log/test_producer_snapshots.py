@@ -104,7 +104,7 @@ def states_at(offset: int, producer: int = 1) -> ProducerStates:
     found = Batch(idempotent(producer, 0))
     found.stamp(offset - 1, 0)
     states.apply(found)
-    states.map_end = offset
+    states.map_end_offset = offset
     return states
 
 
@@ -123,7 +123,9 @@ def snapshots(files: VirtualFiles, *offsets: int) -> ProducerSnapshots:
 def load(made: ProducerSnapshots, *, up_to: int, start: int = 0, now_ms: int = NOW_MS) -> list[int]:
     states = ProducerStates("t-0", expiration_ms=lambda: 1000)
     made.load(states, up_to=up_to, start=start, now_ms=now_ms)
-    assert states.map_end == max([offset for offset in made.offsets if offset <= up_to] or [start])
+    assert states.map_end_offset == max(
+        [offset for offset in made.offsets if offset <= up_to] or [start]
+    )
     return sorted(states.active)
 
 

@@ -129,26 +129,26 @@ def test_coordinator_batches_need_no_sequences(log: Log) -> None:
 
 def test_open_transaction_limits_first_unstable_offset(log: Log) -> None:
     log.append(idempotent(1, 0))
-    assert log.states.first_unstable is None
+    assert log.states.first_unstable_offset is None
     log.append(idempotent(P, 0, transactional=True))
     log.append(idempotent(P, 1, transactional=True))
-    assert log.states.first_unstable == 1
+    assert log.states.first_unstable_offset == 1
     log.end_transaction()
     # Completed, but the marker (offset 3) is not replicated yet.
-    assert log.states.first_unstable == 1
+    assert log.states.first_unstable_offset == 1
     log.states.replicated_to(3)
-    assert log.states.first_unstable == 1
+    assert log.states.first_unstable_offset == 1
     log.states.replicated_to(4)
-    assert log.states.first_unstable is None
+    assert log.states.first_unstable_offset is None
 
 
 def test_earliest_open_transaction_is_first_unstable(log: Log) -> None:
     log.append(idempotent(P, 0, transactional=True))
     log.append(idempotent(8, 0, transactional=True))
     log.end_transaction()
-    assert log.states.first_unstable == 0
+    assert log.states.first_unstable_offset == 0
     log.states.replicated_to(log.end)
-    assert log.states.first_unstable == 1
+    assert log.states.first_unstable_offset == 1
     completed = log.states.apply(_stamped(marker(8, commit=False), log.end))
     assert completed is not None
     assert (completed.first_offset, completed.last_offset) == (1, 3)

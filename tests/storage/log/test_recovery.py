@@ -237,7 +237,7 @@ def test_producer_state_without_snapshots_is_rebuilt_from_log(world: LogWorld) -
             world.files.remove(DIRECTORY / name)
     log = world.kill()
     assert world.append(idempotent(7, 27)).duplicate
-    assert log.producers.map_end == 30
+    assert log.producers.map_end_offset == 30
 
 
 def test_transactions_across_recovery_point_are_recovered(world: LogWorld) -> None:
