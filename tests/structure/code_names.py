@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.structure.sources import NAMESPACE, ROOT, Module, read_modules
+from tests.structure.sources import NAMESPACE, ROOT, Module
 
 FOREIGN = re.compile(r"Kafka|Java|Spark|ZooKeeper")
 """Products whose names a sentence may have."""
@@ -45,6 +45,8 @@ COMMENT = re.compile(r"#.*`")
 WORD = re.compile(r"[A-Za-z_]\w*")
 SENTENCE_END = re.compile(r"(?<=[.:;])\s+(?=[A-Z`|])|\n\s*\n|\n\s*- |\n\|")
 
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
 
 @dataclass
 class _Class:
@@ -61,6 +63,9 @@ class _Code:
     """Words within strings that are not docstrings."""
     strings: list[str] = field(default_factory=list)
     top: set[str] = field(default_factory=set)
+    """Names at the top level."""
+    docstrings: list[ast.Constant] = field(default_factory=list)
+    """Strings that are statements, also those after attributes."""
 
 
 class Names:
@@ -80,23 +85,25 @@ class Names:
 
     def _read(self, module: Module) -> None:
         code = self.code[module.name] = _Code()
-        docstrings = {id(node) for node in _docstrings(module.tree)}
+        docstrings = set()
         for node in ast.walk(module.tree):
-            if isinstance(node, ast.Constant):
-                if isinstance(node.value, (str, bytes)) and id(node) not in docstrings:
-                    text = node.value if isinstance(node.value, str) else repr(node.value)
+            match node:
+                case ast.Expr(value=ast.Constant(value=str()) as docstring):
+                    docstrings.add(id(docstring))  # before the walk gets to the constant
+                    code.docstrings.append(docstring)
+                case ast.Constant(value=str() | bytes() as value) if id(node) not in docstrings:
+                    text = value if isinstance(value, str) else repr(value)
                     code.strings.append(text)
                     code.words.update(WORD.findall(text))
-            elif isinstance(node, ast.ClassDef):
-                self.classes.setdefault(node.name, []).append(_read_class(node))
-            code.names.update(_names_of(node))
-            self.defined.update(_defined_by(node))
+                case ast.ClassDef():
+                    self.classes.setdefault(node.name, []).append(_read_class(node))
+            names = list(_defined_by(node))
+            self.defined.update(names)
+            code.names.update(names, _used_by(node))
         for statement in module.tree.body:
-            for node in ast.walk(statement):
-                if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-                    code.top.add(node.name)
-                else:
-                    code.top.update(_defined_by(node))
+            is_definition = isinstance(statement, _Definition)
+            for node in (statement,) if is_definition else ast.walk(statement):
+                code.top.update(_defined_by(node))
         self.defined.update(module.path.with_suffix("").parts)
 
     def has(self, module: Module, name: str) -> bool:
@@ -144,14 +151,13 @@ class Names:
         )
 
 
-def find_missing(modules: list[Module] | None = None, root: Path = ROOT) -> list[str]:
+def find_missing(modules: list[Module], root: Path = ROOT) -> list[str]:
     """Return `path:line: name` of every name that does not exist."""
-    modules = read_modules(root) if modules is None else modules
     names = Names(modules, root)
     return [
         f"{module.path}:{line}: {name}"
         for module in modules
-        for line, text in _prose(module, root)
+        for line, text in _prose(module, names.code[module.name], root)
         for name in _named(text)
         if not names.has(module, name)
     ]
@@ -164,8 +170,8 @@ def _named(text: str) -> Iterator[str]:
             yield from CAMEL_CASE.findall(sentence)
 
 
-def _prose(module: Module, root: Path) -> Iterator[tuple[int, str]]:
-    for node in _docstrings(module.tree):
+def _prose(module: Module, code: _Code, root: Path) -> Iterator[tuple[int, str]]:
+    for node in code.docstrings:
         yield node.lineno, str(node.value)
     text = (root / module.path).read_text(encoding="utf-8")
     if not COMMENT.search(text):
@@ -175,16 +181,7 @@ def _prose(module: Module, root: Path) -> Iterator[tuple[int, str]]:
             yield token.start[0], token.string
 
 
-def _docstrings(tree: ast.AST) -> Iterator[ast.Constant]:
-    """Yield strings that are statements: docstrings, of attributes too."""
-    for node in ast.walk(tree):
-        match node:
-            case ast.Expr(value=ast.Constant(value=str()) as found):
-                yield found
-
-
-def _names_of(node: ast.AST) -> Iterator[str]:
-    """Yield every name that the node uses or defines."""
+def _used_by(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Name):
         yield node.id
     elif isinstance(node, ast.Attribute):
@@ -193,11 +190,10 @@ def _names_of(node: ast.AST) -> Iterator[str]:
         yield node.arg
     elif isinstance(node, ast.ImportFrom) and node.module:
         yield from node.module.split(".")
-    yield from _defined_by(node)
 
 
 def _defined_by(node: ast.AST) -> Iterator[str]:
-    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+    if isinstance(node, _Definition):
         yield node.name
     elif isinstance(node, ast.arg):
         yield node.arg
@@ -214,7 +210,7 @@ def _defined_by(node: ast.AST) -> Iterator[str]:
 def _read_class(node: ast.ClassDef) -> _Class:
     found = _Class([each for each in map(_base_name, node.bases) if each])
     for child in ast.walk(node):
-        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        if isinstance(child, _Definition):
             found.members.add(child.name)
         elif isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
             found.members.add(child.id)
