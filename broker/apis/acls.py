@@ -12,9 +12,9 @@ from enum import IntEnum
 from itertools import starmap
 from typing import Any
 
-from odradek.broker.apis.authorization import check_cluster
 from odradek.broker.apis.response_encoding import written
 from odradek.broker.requests.context import RequestContext
+from odradek.broker.security.request_authorization import check_cluster
 from odradek.broker.timers import EventLoopYield
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
+from odradek.broker.requests.dispatch import SERVED, SERVED_BY_CONTROLLERS, version_range
 from odradek.protocol import apis, messages
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.controller import image as images
@@ -59,28 +60,8 @@ def _finalized(levels: tuple[tuple[str, int], ...]) -> messages.Repeated:
 @cache
 def _served(*, of_controller: bool) -> messages.Repeated:
     """Served APIs with their versions, the same for all connections of a kind of listener."""
-    from odradek.broker.requests.dispatch import SERVED, SERVED_BY_CONTROLLERS
-
     served = SERVED_BY_CONTROLLERS if of_controller else SERVED
-    return messages.Repeated(_row(apis.APIS[key]) for key in sorted(served))
-
-
-def _row(api: apis.Api) -> dict[str, int]:
-    return {
-        "api_key": api.key,
-        "min_version": api.advertised_min,
-        "max_version": api.max_version,
-    }
-
-
-def unsupported_version_response() -> bytes:
-    """Response to ApiVersions of an unsupported version, in version 0: it has the supported versions of
-    ApiVersions, so the client can retry with one of them (KIP-511)."""
-    return messages.write_response(
-        apis.API_VERSIONS.key,
-        0,
-        {"error_code": ErrorCode.unsupported_version, "api_keys": [_row(apis.API_VERSIONS)]},
-    )
+    return messages.Repeated(version_range(apis.APIS[key]) for key in sorted(served))
 
 
 HANDLERS = {apis.API_VERSIONS: api_versions}

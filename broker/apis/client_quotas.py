@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from odradek.broker.apis.authorization import check_cluster, text_of
 from odradek.broker.requests.context import RequestContext
+from odradek.broker.security.request_authorization import check_cluster, text_of
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.client_quotas import (

@@ -8,10 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from odradek.broker.apis.authorization import NOT_REQUESTED, check_cluster, cluster_operations
 from odradek.broker.apis.topic_view import NO_CONTROLLER, TopicView
 from odradek.broker.controller.metadata_quorum import static_voters
 from odradek.broker.requests.context import RequestContext
+from odradek.broker.security.request_authorization import (
+    NOT_REQUESTED,
+    check_cluster,
+    cluster_operations,
+)
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field

@@ -12,13 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from odradek.broker.apis.authorization import (
-    ClusterDenied,
-    check_cluster,
-    check_group,
-    check_topic,
-    may_cluster,
-)
 from odradek.broker.apis.topic_view import check_topic_name
 from odradek.broker.config import config_description as describe
 from odradek.broker.config import loggers
@@ -33,6 +26,13 @@ from odradek.broker.config.config_description import ConfigEntry
 from odradek.broker.config.types import ConfigSource, ConfigType, ResourceType
 from odradek.broker.requests.context import RequestContext
 from odradek.broker.requests.forwarding import forward_values
+from odradek.broker.security.request_authorization import (
+    ClusterDenied,
+    check_cluster,
+    check_group,
+    check_topic,
+    may_cluster,
+)
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field

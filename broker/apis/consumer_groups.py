@@ -7,14 +7,6 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from odradek.broker.apis.authorization import (
-    NOT_REQUESTED,
-    TopicDenied,
-    check_group,
-    group_operations,
-    may_topic,
-    text_of,
-)
 from odradek.broker.groups.consumer.consumer_group import (
     DescribedConsumerGroup,
     DescribedConsumerGroupMember,
@@ -27,6 +19,14 @@ from odradek.broker.groups.messages import (
     ConsumerGroupHeartbeatResponse,
 )
 from odradek.broker.requests.context import RequestContext
+from odradek.broker.security.request_authorization import (
+    NOT_REQUESTED,
+    TopicDenied,
+    check_group,
+    group_operations,
+    may_topic,
+    text_of,
+)
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field

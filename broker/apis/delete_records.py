@@ -8,9 +8,9 @@ from typing import Any
 
 import trio
 
-from odradek.broker.apis.authorization import check_topic
 from odradek.broker.coordination.internal_topics import is_coordinator_topic
 from odradek.broker.requests.context import RequestContext
+from odradek.broker.security.request_authorization import check_topic
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.partition.partition import Partition, PartitionChangeWatcher

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from odradek.broker.apis.authorization import may_topic, topic_operations
 from odradek.broker.apis.topic_view import PartitionView, TopicView, missing_topic_error
 from odradek.broker.coordination.internal_topics import is_internal_topic
 from odradek.broker.requests.context import RequestContext
+from odradek.broker.security.request_authorization import may_topic, topic_operations
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
 

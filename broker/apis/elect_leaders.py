@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from odradek.broker.apis.authorization import check_cluster
 from odradek.broker.apis.topics import in_time
 from odradek.broker.requests.context import RequestContext
+from odradek.broker.security.request_authorization import check_cluster
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field

@@ -10,9 +10,9 @@ import ipaddress
 from collections.abc import Mapping
 from typing import Any, cast
 
-from odradek.broker.apis.authorization import check_cluster
 from odradek.broker.requests.context import RequestContext
 from odradek.broker.requests.dispatch import FORWARDABLE, find_controller_route
+from odradek.broker.security.request_authorization import check_cluster
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError
 from odradek.protocol.framing import RequestHeader, read_request_header, response_header

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from math import ceil
 from typing import TYPE_CHECKING, cast
 
+from odradek.broker.apis.current_leader import current_leader, endpoints_of
 from odradek.broker.fetch.log_reading import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
@@ -25,7 +26,6 @@ from odradek.broker.fetch.log_reading import (
 )
 from odradek.broker.fetch.purgatory import DelayedFetch, DelayedReadCommittedFetch
 from odradek.broker.fetch.session_cache import CachedPartition, FetchContext, PartitionKey
-from odradek.broker.replicas.current_leader import current_leader, endpoints_of
 from odradek.broker.requests.context import RequestContext
 from odradek.broker.requests.route import Route
 from odradek.broker.timers import monotonic_ms

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from odradek.broker.apis.authorization import check_group, check_transactional_id
 from odradek.broker.coordination.coordinator_log import partition_for
 from odradek.broker.coordination.internal_topics import (
     IntegerConfigs,
@@ -19,6 +18,7 @@ from odradek.broker.coordination.internal_topics import (
 )
 from odradek.broker.replicas.topic_creation import ensure_internal_topic
 from odradek.broker.requests.context import RequestContext
+from odradek.broker.security.request_authorization import check_group, check_transactional_id
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field

@@ -11,11 +11,16 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from odradek.broker.apis.authorization import TopicDenied, check_group, may_group, may_topic
 from odradek.broker.groups.coordinator_shard import NO_MEMBER, OffsetCommit, OffsetToCommit
 from odradek.broker.groups.messages import NO_ERROR, CommittedOffset, OffsetPartitionErrors
 from odradek.broker.groups.offset_store import NO_OFFSET, FetchedTopic
 from odradek.broker.requests.context import RequestContext
+from odradek.broker.security.request_authorization import (
+    TopicDenied,
+    check_group,
+    may_group,
+    may_topic,
+)
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field

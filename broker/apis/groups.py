@@ -9,14 +9,6 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from odradek.broker.apis.authorization import (
-    NOT_REQUESTED,
-    GroupDenied,
-    check_group,
-    group_operations,
-    may_cluster,
-    may_group,
-)
 from odradek.broker.groups.classic_group import ClassicGroupNotFound, DescribedGroup
 from odradek.broker.groups.messages import (
     NO_ERROR,
@@ -31,6 +23,14 @@ from odradek.broker.groups.messages import (
     SyncGroupResponse,
 )
 from odradek.broker.requests.context import RequestContext
+from odradek.broker.security.request_authorization import (
+    NOT_REQUESTED,
+    GroupDenied,
+    check_group,
+    group_operations,
+    may_cluster,
+    may_group,
+)
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field

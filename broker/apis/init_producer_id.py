@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from odradek.broker.apis.authorization import check_producer
 from odradek.broker.requests.context import RequestContext
+from odradek.broker.security.request_authorization import check_producer
 from odradek.broker.transactions.messages import ProducerIdAndEpoch
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError

@@ -10,8 +10,8 @@ from typing import Any
 
 import trio
 
-from odradek.broker.apis.authorization import ClusterDenied, may_cluster
 from odradek.broker.requests.context import RequestContext
+from odradek.broker.security.request_authorization import ClusterDenied, may_cluster
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.topics import TopicPartition

@@ -14,13 +14,6 @@ from uuid import UUID
 
 import trio
 
-from odradek.broker.apis.authorization import (
-    NOT_REQUESTED,
-    cluster_operations,
-    may_cluster,
-    may_topic,
-    topic_operations,
-)
 from odradek.broker.apis.topic_view import (
     NO_LEADER,
     PartitionView,
@@ -36,6 +29,13 @@ from odradek.broker.coordination.internal_topics import (
     transactions_topic,
 )
 from odradek.broker.requests.context import RequestContext
+from odradek.broker.security.request_authorization import (
+    NOT_REQUESTED,
+    cluster_operations,
+    may_cluster,
+    may_topic,
+    topic_operations,
+)
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from odradek.broker.apis.authorization import check_cluster
 from odradek.broker.requests.context import RequestContext
+from odradek.broker.security.request_authorization import check_cluster
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field

@@ -14,14 +14,14 @@ from uuid import UUID
 
 import trio
 
-from odradek.broker.apis.authorization import (
+from odradek.broker.coordination.internal_topics import is_coordinator_topic
+from odradek.broker.requests.context import RequestContext
+from odradek.broker.requests.route import WOULD_BLOCK, Route
+from odradek.broker.security.request_authorization import (
     TopicDenied,
     check_topic_name_or_id,
     may_transactional_id,
 )
-from odradek.broker.coordination.internal_topics import is_coordinator_topic
-from odradek.broker.requests.context import RequestContext
-from odradek.broker.requests.route import WOULD_BLOCK, Route
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError
 from odradek.protocol.leader_tags import NodeEndpoint
@@ -163,7 +163,7 @@ def _respond(topics: Topics, acks: int, ctx: RequestContext) -> ProduceResponse 
 
 def _set_current_leaders(topics: Topics, ctx: RequestContext) -> list[NodeEndpoint]:
     """Set the current leaders in the results (KIP-951)."""
-    from odradek.broker.replicas.current_leader import current_leader, endpoints_of
+    from odradek.broker.apis.current_leader import current_leader, endpoints_of
 
     leaders = []
     for name, topic_id, outcomes in topics:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from odradek.broker.apis.authorization import ClusterDenied, may_cluster
 from odradek.broker.apis.raft import responded_by_the_quorum
 from odradek.broker.requests.context import RequestContext
+from odradek.broker.security.request_authorization import ClusterDenied, may_cluster
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.topics import CLUSTER_METADATA

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from odradek.broker.apis.authorization import check_cluster
 from odradek.broker.requests.context import RequestContext
 from odradek.broker.requests.route import Handler, Route
+from odradek.broker.security.request_authorization import check_cluster
 from odradek.protocol import apis
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.fetch_response_writer import write_fetch_response

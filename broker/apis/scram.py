@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from odradek.broker.apis.authorization import ClusterDenied, check_cluster, may_cluster
 from odradek.broker.requests.context import RequestContext
+from odradek.broker.security.request_authorization import ClusterDenied, check_cluster, may_cluster
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.image import MetadataImage

@@ -14,12 +14,12 @@ from uuid import UUID
 
 import trio
 
-from odradek.broker.apis.authorization import TopicDenied, may_cluster, may_topic
 from odradek.broker.config.config_description import created_topic_configs
 from odradek.broker.coordination.internal_topics import is_internal_topic
 from odradek.broker.quotas.partition_mutation_quota import mutations_of
 from odradek.broker.replicas.topic_creation import create_topics as create_as_controller
 from odradek.broker.requests.context import RequestContext
+from odradek.broker.security.request_authorization import TopicDenied, may_cluster, may_topic
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import Repeated, field

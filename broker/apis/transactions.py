@@ -10,7 +10,12 @@ from typing import Any
 
 import trio
 
-from odradek.broker.apis.authorization import (
+from odradek.broker.apis.response_encoding import written
+from odradek.broker.coordination.internal_topics import is_coordinator_topic, offsets_topic
+from odradek.broker.coordination.regular_expressions import compile_expression
+from odradek.broker.replicas.topic_creation import ensure_internal_topic
+from odradek.broker.requests.context import RequestContext
+from odradek.broker.security.request_authorization import (
     TopicDenied,
     TransactionalIdDenied,
     check_cluster,
@@ -19,11 +24,6 @@ from odradek.broker.apis.authorization import (
     may_topic,
     may_transactional_id,
 )
-from odradek.broker.apis.response_encoding import written
-from odradek.broker.coordination.internal_topics import is_coordinator_topic, offsets_topic
-from odradek.broker.coordination.regular_expressions import compile_expression
-from odradek.broker.replicas.topic_creation import ensure_internal_topic
-from odradek.broker.requests.context import RequestContext
 from odradek.broker.transactions.coordinator_shard import TransactionFilter
 from odradek.broker.transactions.messages import (
     NO_PRODUCER_EPOCH,

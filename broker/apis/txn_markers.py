@@ -7,9 +7,9 @@ from typing import Any
 
 import trio
 
-from odradek.broker.apis.authorization import ClusterDenied, check_topic, may_cluster
 from odradek.broker.apis.topic_view import check_topic_name
 from odradek.broker.requests.context import RequestContext
+from odradek.broker.security.request_authorization import ClusterDenied, check_topic, may_cluster
 from odradek.broker.transactions.markers import TransactionMarker
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from odradek.broker.apis.authorization import (
+from odradek.broker.apis.group_offsets import to_commit
+from odradek.broker.groups.coordinator_shard import OffsetCommit, OffsetToCommit
+from odradek.broker.groups.messages import NO_ERROR, NO_GENERATION, NO_MEMBER_ID
+from odradek.broker.groups.transactional_commit import TransactionalCommit
+from odradek.broker.requests.context import RequestContext
+from odradek.broker.security.request_authorization import (
     GroupDenied,
     TopicDenied,
     TransactionalIdDenied,
@@ -13,11 +18,6 @@ from odradek.broker.apis.authorization import (
     may_topic,
     may_transactional_id,
 )
-from odradek.broker.apis.group_offsets import to_commit
-from odradek.broker.groups.coordinator_shard import OffsetCommit, OffsetToCommit
-from odradek.broker.groups.messages import NO_ERROR, NO_GENERATION, NO_MEMBER_ID
-from odradek.broker.groups.transactional_commit import TransactionalCommit
-from odradek.broker.requests.context import RequestContext
 from odradek.broker.transactions.partition_verification import TransactionSupportedOperation
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError

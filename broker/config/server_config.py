@@ -34,7 +34,7 @@ from odradek.broker.config.topic_config_validation import (
     topic_defaults,
     validate_topic,
 )
-from odradek.broker.config.types import ConfigError, ConfigValue, Password
+from odradek.broker.config.types import ConfigError, ConfigValue
 from odradek.broker.security.authorizer_config import (
     ALLOW_EVERYONE,
     SUPER_USERS,
@@ -193,11 +193,6 @@ class ServerConfig:
 
     def optional_str(self, name: str) -> str | None:
         return None if self._values[name] is None else self.get_str(name)
-
-    def get_password(self, name: str) -> Password | None:
-        value = self._values[name]
-        assert value is None or isinstance(value, Password), name
-        return value
 
     def is_set(self, name: str) -> bool:
         """Whether the file, the command line or a dynamic config sets it."""

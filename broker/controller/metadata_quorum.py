@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from odradek.broker.config.listeners import EVERY_ADDRESS, parse_bootstrap_servers
 from odradek.broker.config.server_config import ServerConfig
 from odradek.broker.lifecycle import storage_settings
 from odradek.broker.lifecycle.broker_registration import advertised_endpoints
 from odradek.broker.network.listeners import BoundListener
 from odradek.replication.raft.metadata_manager import MetadataManager, MetadataSettings
 from odradek.replication.raft.quorum_recovery import QuorumMember
+from odradek.replication.raft.quorum_state import QuorumSettings
 from odradek.seams import Seams
 from odradek.seams.network import Address
 from odradek.storage.directories.opening import LogDirectories
 
 if TYPE_CHECKING:
     from odradek.replication.raft.kafka_network_channel import KafkaNetworkChannel
-
-from odradek.broker.config.listeners import EVERY_ADDRESS, parse_bootstrap_servers
-from odradek.replication.raft.quorum_state import QuorumSettings
 
 
 def new_network_channel(

@@ -19,9 +19,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 import trio
 
-from odradek.broker.apis.authorization import TopicDenied, check_topic_name_or_id, may_cluster
 from odradek.broker.fetch.session_cache import CachedPartition
 from odradek.broker.requests.context import RequestContext
+from odradek.broker.security.request_authorization import (
+    TopicDenied,
+    check_topic_name_or_id,
+    may_cluster,
+)
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.fetch_response_writer import FetchedPartition
 from odradek.replication.controller.acls import AclOperation

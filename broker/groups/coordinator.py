@@ -516,10 +516,6 @@ class GroupCoordinator:
             for group in context.shard.groups.values()
         )
 
-    @property
-    def offset_count(self) -> int:
-        return sum(context.shard.offsets.count for context in self.runtime)
-
 
 def _complete_append(
     shard: GroupCoordinatorShard, completion: AppendCompletion, code: ErrorCode, now: EventTime

@@ -22,10 +22,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import trio
 
-from odradek.broker.apis.api_versions import unsupported_version_response
 from odradek.broker.network.receive_buffer import ReceiveBuffer
 from odradek.broker.requests.context import RequestContext
-from odradek.broker.requests.dispatch import find_controller_route, find_route
+from odradek.broker.requests.dispatch import (
+    find_controller_route,
+    find_route,
+    unsupported_version_response,
+)
 from odradek.broker.requests.route import WOULD_BLOCK
 from odradek.broker.timers import LARGE_BYTES
 from odradek.protocol import apis

@@ -7,32 +7,28 @@ listeners of each API: broker, controller, or both; ApiVersions reports them per
 
 `handle_locally` calls the handler of a request that a node sends to its own active controller.
 
-Brokers forward the APIs in `FORWARDED` to the active controller (KIP-590); handlers do not know of it. A
-controller listener does not forward: an inactive controller returns NOT_CONTROLLER.
+Brokers forward the APIs in `FORWARDED` to the active controller (KIP-590). `RequestContext.is_forwarded` is set for
+a request that another node forwarded. A controller listener does not forward: an inactive controller returns NOT_CONTROLLER.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from odradek.broker.network.listeners import BoundListener
 from odradek.broker.requests.context import RequestContext
-from odradek.protocol import messages
-from odradek.protocol.apis import Api
+from odradek.broker.requests.route import Handler, Route
+from odradek.protocol import apis, messages
+from odradek.protocol.apis import Api, Listeners
+from odradek.protocol.errors import ErrorCode
 from odradek.seams.files import Buffer
 from odradek.seams.network import Address
 
 if TYPE_CHECKING:
     from odradek.broker.services import Services
-
-from collections.abc import Sequence
-from functools import cache
-from importlib import import_module
-
-from odradek.broker.requests.route import Handler, Route
-from odradek.protocol import apis
-from odradek.protocol.apis import Listeners
 
 MODULES: Mapping[str, Sequence[Api]] = {
     "acls": (apis.DESCRIBE_ACLS, apis.CREATE_ACLS, apis.DELETE_ACLS),
@@ -188,6 +184,28 @@ def _load(module: str, rows: Sequence[Api], api_key: int) -> Route:
     )
     row = handlers[apis.APIS[api_key]]
     return row if isinstance(row, Route) else Route(row)
+
+
+def version_range(api: Api) -> dict[str, int]:
+    """Item of an API in the ApiVersions response."""
+    return {
+        "api_key": api.key,
+        "min_version": api.advertised_min,
+        "max_version": api.max_version,
+    }
+
+
+def unsupported_version_response() -> bytes:
+    """Response to ApiVersions of an unsupported version, in version 0: it has the supported versions of
+    ApiVersions, so the client can retry with one of them (KIP-511)."""
+    return messages.write_response(
+        apis.API_VERSIONS.key,
+        0,
+        {
+            "error_code": ErrorCode.unsupported_version,
+            "api_keys": [version_range(apis.API_VERSIONS)],
+        },
+    )
 
 
 HERE: Final = Address("localhost", 0)

@@ -48,10 +48,6 @@ class CopyFailureMonitor:
     def is_failing(self) -> bool:
         return self._since is not None
 
-    def seconds_away(self, now: float) -> float:
-        """Duration of the failure; 0 while copies succeed."""
-        return 0.0 if self._since is None else now - self._since
-
     def failed(
         self,
         partition: object,

@@ -52,6 +52,14 @@ SEGMENTS_PER_STEP = 100
 """Segments that are looked up before other tasks run."""
 
 
+log = logging.getLogger("odradek.tiered")
+
+COPIES_BEHIND_MIN, BEHIND_OF_ROWS = 8, 1024
+"""Copies until the summary is written again, or 1/1024 of its rows. It is rewritten completely, and
+readers open the manifests of the segments behind it."""
+LOOKED_AT_A_STEP = 32
+
+
 class CopyQuota:
     """Quota `remote.log.manager.copy.max.bytes.per.second` of all partitions: a segment starts when
     earlier ones are within the limit, and may exceed it itself."""
@@ -99,7 +107,7 @@ class CopyTask:
         self._handed_over: int | None = None
         """End offset of the copy that failed last; it may still be published later."""
 
-    async def round(self) -> bool:
+    async def run_once(self) -> bool:
         """One run; True if it ended early for other partitions. Raises errors of the store, the
         metadata and the disk, and TaskEnded."""
         self._tools.work.check_published(self._id)
@@ -196,14 +204,6 @@ async def update_highest_copied_offset(
             await trio.lowlevel.checkpoint()
     partition_log.advance_highest_copied_offset(highest)
     return highest
-
-
-log = logging.getLogger("odradek.tiered")
-
-COPIES_BEHIND_MIN, BEHIND_OF_ROWS = 8, 1024
-"""Copies until the summary is written again, or 1/1024 of its rows. It is rewritten completely, and
-readers open the manifests of the segments behind it."""
-LOOKED_AT_A_STEP = 32
 
 
 class SummaryWriter:

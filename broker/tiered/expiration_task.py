@@ -87,7 +87,7 @@ class ExpirationTask:
         disk; 0 without limit."""
         self.filled_local_percent = 0
 
-    async def round(self) -> bool:
+    async def run_once(self) -> bool:
         """One run. Raises errors of the store and the metadata."""
         await update_highest_copied_offset(self._tools.metadata, self._id, self._partition.log)
         if not self._is_start_known and not self._lacks_leader_epochs():
@@ -195,7 +195,7 @@ class RemoteDeletionTask:
         self._tools = tools
         self._is_removed = False
 
-    async def round(self) -> bool:
+    async def run_once(self) -> bool:
         """Advance the log start offset to the local log start offset, then delete the remote
         segments. Raises errors of the store and the metadata."""
         partition_log = self._partition.log

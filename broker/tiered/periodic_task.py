@@ -46,7 +46,7 @@ class BackOff:
 
 async def run_periodically(
     what: str,
-    one_round: Callable[[], Awaitable[bool]],
+    run_once: Callable[[], Awaitable[bool]],
     *,
     pool: trio.CapacityLimiter,
     settings: RemoteLogSettings,
@@ -54,13 +54,13 @@ async def run_periodically(
     entropy: Entropy,
     on_outcome: Callable[[KafkaError | OSError | None], None] = lambda error: None,
 ) -> None:
-    """Run until cancelled or TaskEnded is raised. `one_round` returns whether to run again at once.
+    """Run until cancelled or TaskEnded is raised. `run_once` returns whether to run again at once.
     `on_outcome` receives the error of each run (of the store or the disk), or None."""
     back_off = BackOff(settings, entropy)
     while True:
         try:
             async with pool:
-                more = await one_round()
+                more = await run_once()
         except TaskEnded as ended:
             log.error("%s stopped: %s", what, ended)
             return

@@ -55,6 +55,7 @@ from odradek.replication.tiered.leader_epoch_recovery import (
     lacks_leader_epochs,
 )
 from odradek.seams import Seams
+from odradek.seams.values import value_class
 from odradek.storage.log_manager.log_manager import LogManager
 from odradek.storage.tiered.errors import (
     RemoteMetadataUnavailable,
@@ -77,7 +78,17 @@ DELETIONS_AT_ONCE = 10
 PARTITIONS_PER_STEP = 50
 """Partitions per step, about 10 µs each."""
 
-_Task = tuple[str, Callable[[], Awaitable[bool]], trio.CapacityLimiter]
+
+@value_class
+class _Task:
+    """Periodic task of one partition."""
+
+    name: str
+    run_once: Callable[[], Awaitable[bool]]
+    """Runs the task once; returns whether to run it again at once."""
+    pool: trio.CapacityLimiter
+    on_outcome: Callable[[KafkaError | OSError | None], None] = lambda error: None
+    """Called after each run with the error, or None."""
 
 
 class TieredRole(enum.Enum):
@@ -287,8 +298,8 @@ class RemoteLogManager:
         async with trio.open_nursery() as nursery:
             if tiered.lacks_leader_epochs:
                 nursery.start_soon(self._restore_leader_epochs, tiered)
-            for what, one_round, pool in self._tasks_of(tiered):
-                nursery.start_soon(self._run_task, tiered, what, one_round, pool)
+            for task in self._tasks_of(tiered):
+                nursery.start_soon(self._run_task, tiered, task)
 
     async def _prepare(self, tiered: _TieredPartition) -> int | None:
         """Highest copied offset, once the metadata is read to its end, the store was checked and
@@ -352,39 +363,32 @@ class RemoteLogManager:
 
     def _tasks_of(self, tiered: _TieredPartition) -> list[_Task]:
         if tiered.role is TieredRole.FOLLOWS:
-            return [("follower task", partial(self._look_up, tiered), self._followers)]
+            return [_Task("follower task", partial(self._look_up, tiered), self._followers)]
         if tiered.role is TieredRole.REMOVES:
             remover = RemoteDeletionTask(tiered.partition, tiered.id, self._expiring)
-            return [("deletion task", remover.round, self._expirers)]
+            return [_Task("deletion task", remover.run_once, self._expirers)]
         expirer = tiered.expirer = ExpirationTask(
             tiered.partition,
             tiered.id,
             self._expiring,
             lacks_leader_epochs=lambda: tiered.lacks_leader_epochs,
         )
-        found: list[_Task] = [("expiration task", expirer.round, self._expirers)]
+        tasks = [_Task("expiration task", expirer.run_once, self._expirers)]
         if tiered.role is TieredRole.LEADS:
             copier = CopyTask(tiered.partition, tiered.id, self._copying)
-            found.append(("copy task", copier.round, self.copiers))
-        return found
+            on_outcome = partial(self._handle_outcome, tiered)
+            tasks.append(_Task("copy task", copier.run_once, self.copiers, on_outcome))
+        return tasks
 
-    async def _run_task(
-        self,
-        tiered: _TieredPartition,
-        what: str,
-        one_round: Callable[[], Awaitable[bool]],
-        pool: trio.CapacityLimiter,
-    ) -> None:
+    async def _run_task(self, tiered: _TieredPartition, task: _Task) -> None:
         await run_periodically(
-            f"{what} of {tiered.id}",
-            one_round,
-            pool=pool,
+            f"{task.name} of {tiered.id}",
+            task.run_once,
+            pool=task.pool,
             settings=self._settings,
             clock=self._seams.clock,
             entropy=self._seams.entropy,
-            on_outcome=partial(self._handle_outcome, tiered)
-            if what == "copy task"
-            else lambda error: None,
+            on_outcome=task.on_outcome,
         )
 
     async def _look_up(self, tiered: _TieredPartition) -> bool:

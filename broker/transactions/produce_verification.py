@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from uuid import UUID
 
-from odradek.broker.apis.authorization import check_topic_name_or_id
 from odradek.broker.requests.context import RequestContext
+from odradek.broker.security.request_authorization import check_topic_name_or_id
 from odradek.broker.transactions.partition_verification import (
     AddPartitionsToTransaction,
     TransactionSupportedOperation,

@@ -65,6 +65,14 @@ SKEW_MS: Final = 60_000
 REMEMBERED: Final = 10_000
 
 
+log = logging.getLogger("odradek.tiered")
+
+BREATH_S: Final = 0.05
+"""Minimum time between checks of all inventories, in seconds."""
+TOO_EARLY_S: Final = 15.0
+PARTITIONS_A_STEP: Final = 500
+
+
 class TopicState(Enum):
     EXISTS = "exists"
     DELETED = "deleted"
@@ -134,14 +142,6 @@ PUBLISHES: Final[Mapping[RemovalStep, PartitionDeleteState]] = {
 
 def next_step(state: PartitionDeleteState | None, *, segments_left: bool) -> RemovalStep:
     return STEPS[state, segments_left]
-
-
-log = logging.getLogger("odradek.tiered")
-
-BREATH_S: Final = 0.05
-"""Minimum time between checks of all inventories, in seconds."""
-TOO_EARLY_S: Final = 15.0
-PARTITIONS_A_STEP: Final = 500
 
 
 @value_class

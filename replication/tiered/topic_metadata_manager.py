@@ -65,6 +65,17 @@ from odradek.storage.tiered.segment_metadata import (
     TopicIdPartition,
 )
 
+log = logging.getLogger("odradek.tiered")
+
+PARTITIONS_A_STEP: Final = 50
+LOG_AFTER_S: Final = 10.0
+"""How long the topic may be missing before that is logged, in seconds."""
+
+PUBLISHING_S: Final = 10.0
+"""If a publication takes longer, further ones to the same metadata partition fail at once, in seconds."""
+
+_STARTED: Final = SegmentState.COPY_SEGMENT_STARTED
+
 
 class PartitionInventory:
     """Partitions in a metadata partition. `apply` gets all its records in order."""
@@ -115,18 +126,6 @@ class PartitionInventory:
             del of_topic[partition]
             if not of_topic:
                 del self._of_topic[partition.topic_id]
-
-
-log = logging.getLogger("odradek.tiered")
-
-PARTITIONS_A_STEP: Final = 50
-LOG_AFTER_S: Final = 10.0
-"""How long the topic may be missing before that is logged, in seconds."""
-
-PUBLISHING_S: Final = 10.0
-"""If a publication takes longer, further ones to the same metadata partition fail at once, in seconds."""
-
-_STARTED: Final = SegmentState.COPY_SEGMENT_STARTED
 
 
 class Interest(Enum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 from uuid import UUID
 
 from odradek.seams.values import value_class
@@ -48,12 +48,6 @@ class GroupSpec:
 
 Result: TypeAlias = dict[str, dict[UUID, frozenset[int]]]
 """Member id to partitions. Every partition of a subscribed topic is assigned once."""
-
-
-class Assignor(Protocol):
-    name: str
-
-    def __call__(self, group: GroupSpec) -> Result: ...
 
 
 Assign: TypeAlias = Callable[[GroupSpec], Result]

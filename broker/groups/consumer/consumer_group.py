@@ -47,8 +47,6 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.values import value_class
 
 REGEX_REFRESH_INTERVAL_MS_MIN = 10_000
-NEW_PROTOCOL_COMMIT_SINCE = 9
-"""First OffsetCommit version with a member epoch."""
 
 
 NamedPartitions: TypeAlias = tuple[tuple[UUID, str, tuple[int, ...]], ...]

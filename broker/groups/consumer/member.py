@@ -106,8 +106,3 @@ class ConsumerGroupMember:
 def as_partitions(assigned: AssignedPartitions) -> Partitions:
     """The partitions without their epochs."""
     return {topic: frozenset(partitions) for topic, partitions in assigned.items() if partitions}
-
-
-def same_partitions(one: AssignedPartitions, other: AssignedPartitions) -> bool:
-    """Whether both have the same partitions; epochs may differ."""
-    return as_partitions(one) == as_partitions(other)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from odradek.broker.apis.api_versions import unsupported_version_response
+from odradek.broker.requests.dispatch import unsupported_version_response
 from odradek.protocol import apis, messages
 
 SOFTWARE = {"client_software_name": "odradek-tests", "client_software_version": "1.0"}

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from odradek.broker.apis.authorization import NOT_REQUESTED
+from odradek.broker.security.request_authorization import NOT_REQUESTED
 from odradek.protocol import apis
 from odradek.protocol.topics import TopicPartition
 from odradek.replication.controller.broker_fencing import fence_broker

@@ -25,7 +25,7 @@ from odradek.broker.config.config_key import ConfigKey
 from odradek.broker.config.config_layers import Layers
 from odradek.broker.config.configuration_page import page
 from odradek.broker.config.server_config import ServerConfig
-from odradek.broker.config.types import ConfigSource, to_text
+from odradek.broker.config.types import ConfigSource, Password, to_text
 
 HERE = Path(__file__).parent
 DECLARED = json.loads((HERE / "kafka_4_3_configs.json").read_text())
@@ -163,8 +163,8 @@ def test_secrets_are_hidden() -> None:
     )
     assert "hunter2" not in repr(describe_broker(config))
     assert "hunter2" not in repr(config["ssl.key.password"])
-    password = config.get_password("ssl.key.password")
-    assert password is not None
+    password = config["ssl.key.password"]
+    assert isinstance(password, Password)
     assert password.value == "hunter2"
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from odradek.broker.apis.authorization import NOT_REQUESTED
 from odradek.broker.security.authorizer import Authorizer
 from odradek.broker.security.authorizer_config import STANDARD_AUTHORIZER
+from odradek.broker.security.request_authorization import NOT_REQUESTED
 from odradek.broker.security.required_operations import RULES
 from odradek.protocol import apis
 from odradek.protocol.acls import AclOperation, AclResource, PatternType, Permission
