@@ -30,6 +30,12 @@ FREE_BYTES_MIN = 16 << 20
 """A directory is full if a file of this size cannot be allocated; enough for some batches and a new segment."""
 
 
+_logger = logging.getLogger(__name__)
+
+PROBE_NAME = ".room"
+"""File that is created and removed at once to check whether a directory is still full."""
+
+
 @value_class
 class DiskSpace:
     """Free space of a directory: by the file system, and whether `FREE_BYTES_MIN` could be allocated."""
@@ -95,12 +101,6 @@ class LowDiskSpace:
                 human_bytes(disk_space.usage.free_bytes),
             )
         self._error, self._since, self._is_logged = None, None, False
-
-
-_logger = logging.getLogger(__name__)
-
-PROBE_NAME = ".room"
-"""File that is created and removed at once to check whether a directory is still full."""
 
 
 class LogDirectory:

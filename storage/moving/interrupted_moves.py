@@ -67,6 +67,8 @@ from odradek.storage.log_manager.registry import IsStray, OfflineLog
 from odradek.storage.log_manager.services import LogServices
 from odradek.storage.moving.mover import Mover
 
+_logger = logging.getLogger(__name__)
+
 
 class MoveLeftover(NamedTuple):
     """A `.move` or `-future` directory that a start found."""
@@ -119,9 +121,6 @@ def decide_startup(
         action = StartupAction.RESUME if resumes else StartupAction.DISCARD
         decisions.append(StartupDecision(leftover, action))
     return decisions
-
-
-_logger = logging.getLogger(__name__)
 
 
 @value_class
