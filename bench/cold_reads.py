@@ -1,4 +1,4 @@
-"""Read rate of a consumer from a remote store, compared with the local disk and the store alone.
+"""Read rate of a consumer from an object store, compared with the local disk and the store alone.
 
     python -m odradek.bench.cold_reads [DIRECTORY] [--s3] [--mb SIZE] [--passes N]
 

@@ -1,4 +1,4 @@
-"""Opens the remote stores of a measurement: a directory and, on request, an S3 server on the same disk."""
+"""Opens the object stores of a measurement: a directory and, on request, an S3 server on the same disk."""
 
 from __future__ import annotations
 

@@ -366,7 +366,7 @@ def _with_key(key: str, error: UnreadableSegment) -> UnreadableSegment:
 
 
 def open_store(target: str, options: Mapping[str, str]) -> Store:
-    """Open the store at `target`, a URL or a directory as in `serve --tiered`, with options of its remote storage
+    """Open the store at `target`, a URL or a directory as in `serve --tiered`, with options of this object store
     (docs/remote-storage.md). Raises BadOption.
     """
     properties = {f"{OWN_PREFIX}{name}": value for name, value in options.items()}
@@ -391,7 +391,7 @@ def _check_directory(target: str, url: str) -> None:
     if url.startswith("file:") and not directory.is_dir():
         raise BadOption(
             f"tiered.url is {target}, and {directory} is not a directory: give the directory"
-            " at which the remote storage is mounted on this machine"
+            " at which the object store is mounted on this machine"
         )
 
 

@@ -1,4 +1,4 @@
-"""A directory used as a remote store, and its identification while it may be unmounted.
+"""A directory used as an object store, and its identification while it may be unmounted.
 
 Before the first object, a node writes a marker file with a random id into the directory, and stores the id in a local
 file. From then on it accepts only a directory with that marker and does not create one: the store is unavailable until
@@ -100,7 +100,7 @@ class StoreDirectory:
             if marker != self._marker:
                 self._marker = marker
                 log.warning(
-                    "%s is the remote store from now on, in place of one that was given up",
+                    "%s is the object store from now on, in place of one that was given up",
                     self.root,
                 )
                 with suppress(OSError):  # on a full disk the next start accepts the marker again
@@ -159,7 +159,7 @@ def _adopt_marker(root: OsPath, identity_file: OsPath) -> str | None:
 
 
 def record_store_url(identity_file: OsPath, url: str) -> None:
-    """Store the URL of a remote store that is not a directory, and warn if it has changed."""
+    """Store the URL of an object store that is not a directory, and warn if it has changed."""
     before, _ = _read_identity(identity_file)
     if before != url:
         _warn_of_other_store(before, url)
@@ -170,7 +170,7 @@ def record_store_url(identity_file: OsPath, url: str) -> None:
 def _warn_of_other_store(before: str | None, now: str) -> None:
     if before not in (None, now):
         log.warning(
-            "this node's remote store was %s, and is %s now, by its configs: what it copied there is not"
+            "this node's object store was %s, and is %s now, by its configs: what it copied there is not"
             " found here, unless it was moved",
             before,
             now,
@@ -205,7 +205,7 @@ def _recorded_marker(identity_file: OsPath, root: OsPath) -> str | None:
 
 
 def _read_identity(identity_file: OsPath) -> tuple[str | None, str | None]:
-    """The stored location of the remote store, and its marker."""
+    """The stored location of the object store, and its marker."""
     try:
         stored = json.loads(identity_file.read_text())
         return str(stored["directory"]), str(stored["mark"])

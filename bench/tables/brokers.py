@@ -50,7 +50,7 @@ READ_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Brokers:
-    """The two running brokers and their directories. `store` is Odradek's remote store."""
+    """The two running brokers and their directories. `store` is Odradek's object store."""
 
     odradek: Target
     kafka: Target

@@ -1,6 +1,6 @@
 """The sources that read the topics, as peers: Odradek's source and Spark's connector, each over two brokers.
 
-The goals compare `odradek` with `kafka`: Odradek's source over the remote store of tiered segments, and Spark's
+The goals compare `odradek` with `kafka`: Odradek's source over the object store of tiered segments, and Spark's
 connector over Apache Kafka.
 """
 
@@ -42,7 +42,7 @@ class SourceApplication:
     launch: ApplicationLaunch
     brokers: Brokers
     files: Path
-    """The directory of the logs: a broker's, or the remote store's."""
+    """The directory of the logs: a broker's, or the object store's."""
     application: Application
 
     def ask(self, query: str, topic: str, master: str, **more: Any) -> QueryResponse:

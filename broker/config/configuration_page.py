@@ -87,7 +87,7 @@ backslash at the end of a line continues it, and `\\u00e9` is an escaped charact
 - Classes in `metric.reporters` and similar configs are not loaded.
 
 [security.md](security.md) has the configs of the authorizer, and [remote-storage.md](remote-storage.md) those of the
-remote storage. Quotas are set by `kafka-configs.sh` (`--entity-type clients`, `users`, `ips`); `odradek` has no
+object store. Quotas are set by `kafka-configs.sh` (`--entity-type clients`, `users`, `ips`); `odradek` has no
 command for them.
 
 ## One node

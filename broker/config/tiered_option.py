@@ -33,7 +33,7 @@ def absolute_target(target: str) -> str:
 
 
 def storage_settings(target: str) -> dict[str, str]:
-    """Configs for the remote storage `target`: a URL, or an absolute directory."""
+    """Configs for the object store `target`: a URL, or an absolute directory."""
     settings = {"remote.log.storage.system.enable": "true"}
     if "://" in target:
         return settings | {

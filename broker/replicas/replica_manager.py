@@ -159,7 +159,7 @@ class ReplicaManager:
             if enabled.strip().lower() == "true":
                 raise CannotStart(
                     f"topic {name} has remote.storage.enable=true, but this broker does not have"
-                    " remote.log.storage.system.enable=true: start it with that and a remote store"
+                    " remote.log.storage.system.enable=true: start it with that and an object store"
                     " (--tiered sets both), or delete such topics before you disable tiered storage"
                 )
 

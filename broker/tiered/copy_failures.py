@@ -20,7 +20,7 @@ REMIND_SECONDS = 60.0
 class FailingComponent(Enum):
     """Component that fails, with its name in messages."""
 
-    STORE = "the remote store"
+    STORE = "the object store"
     METADATA = f"topic {METADATA_TOPIC}"
 
 
@@ -63,7 +63,7 @@ class CopyFailureMonitor:
         if self._since is not None:
             return None
         self._since = self._logged_at = now
-        where, check = "to the remote store", "the remote store, its credentials and the network"
+        where, check = "to the object store", "the object store, its credentials and the network"
         if component is FailingComponent.METADATA:
             where = f"while {component.value} is unavailable"
             check = "its leaders and in-sync replicas"
@@ -78,7 +78,7 @@ class CopyFailureMonitor:
         if self._since is None or self._failing:
             return None
         seconds, self._since = now - self._since, None
-        return f"segments are copied to the remote store again, after {seconds:.0f} s"
+        return f"segments are copied to the object store again, after {seconds:.0f} s"
 
     def forget(self, partition: object, now: float) -> str | None:
         """The partition is not copied here any more."""

@@ -1,4 +1,4 @@
-"""Checks at the start whether the remote store is the one that the segments were copied to.
+"""Checks at the start whether the object store is the one that the segments were copied to.
 
 If the store is unavailable or denies access, everything that does not need it continues, and the
 problem is logged at once. If it responds and has no object of a partition with copied segments,
@@ -194,10 +194,10 @@ class RemoteStorageCheck:
         if isinstance(error, RemoteAccessDenied):
             what = "denied"
             line = (
-                f"the remote store denies access ({reason}): check its credentials and permissions."
+                f"the object store denies access ({reason}): check its credentials and permissions."
             )
         else:
-            what, line = "away", f"the remote store is unavailable ({reason})."
+            what, line = "away", f"the object store is unavailable ({reason})."
         self._log(
             what,
             f"{line} Segments cannot be copied, and records that are only there cannot be read",
@@ -206,7 +206,7 @@ class RemoteStorageCheck:
     def _log_missing(self, partition: TopicIdPartition) -> None:
         self._log(
             "nothing of it",
-            f"the remote store has no object of {partition}, though segments were copied: check"
+            f"the object store has no object of {partition}, though segments were copied: check"
             " that it is mounted, was not emptied and has the right URL. Until it has one, no"
             " segment of it is copied or deleted. If the objects are lost for good:"
             " `odradek remote give-up`",
@@ -228,7 +228,7 @@ class RemoteStorageCheck:
     def _log_recovery(self) -> None:
         if self._since is not None:
             seconds = self._seams.clock.monotonic() - self._since
-            log.warning("the remote store is available again after %.0f s", seconds)
+            log.warning("the object store is available again after %.0f s", seconds)
             self._since = self._logged = None
 
     def _end_if_over(self) -> None:

@@ -16,10 +16,14 @@ same settings. `make conformance` fetches the suites from their registries into 
 each entry against a broker in a separate process without other load, and writes this page
 ([the command](interop.md#test-suites-of-other-projects)).
 
-An entry that fails is run again alone. *Passed later* counts the entries that passed only then; their rows contain the
-number of runs and the error of the first failed run. The commit is the measured one; `git log COMMIT.. -- broker
-protocol storage replication client seams` lists the changes since then. *Not applicable*: the entry can't be run
-against one broker with these settings, or the suite marks it as not applicable; the row contains the reason.
+An entry that fails is run again alone. *Passed later* counts the entries that passed only when they were run again.
+Their rows contain the number of runs and the error of the first failed run. The commit is the one that was tested;
+`git log COMMIT.. -- broker protocol storage replication client seams` lists the changes since then. *Not applicable*:
+the entry can't be run against one broker with these settings, or the suite marks it as not applicable; the row
+contains the reason.
+
+`python -m tests.conformance.request_comparison` sends the same generated requests to Odradek and to Apache Kafka and
+prints the differences between the responses. `--requests N`, `--seed N` and `--api NAME` select the requests.
 """
 
 Sides = Mapping[str, Side]

@@ -1,4 +1,4 @@
-"""A remote store in a directory: its mark lets a node recognize it, also after a restart."""
+"""An object store in a directory: its mark lets a node recognize it, also after a restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queries of a virtual remote store with a virtual leader."""
+"""Queries of a virtual object store with a virtual leader."""
 
 from __future__ import annotations
 

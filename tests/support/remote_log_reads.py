@@ -1,4 +1,4 @@
-"""A log in two tiers and its reader. The remote store and the segment metadata are in memory."""
+"""A log in two tiers and its reader. The object store and the segment metadata are in memory."""
 
 from __future__ import annotations
 

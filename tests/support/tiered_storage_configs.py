@@ -1,4 +1,4 @@
-"""Configs of a cluster whose remote store is a directory."""
+"""Configs of a cluster whose object store is a directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of `odradek remote give-up`, for a remote store that is permanently lost."""
+"""Tests of `odradek remote give-up`, for an object store that is permanently lost."""
 
 from __future__ import annotations
 

@@ -136,14 +136,14 @@ async def test_copies_continue_after_storage_was_unavailable(
         try:
             await tiered.produce(VALUES)
             await wait_until_async(
-                lambda: "segments cannot be copied to the remote store" in caplog.text
+                lambda: "segments cannot be copied to the object store" in caplog.text
             )
             assert tiered.local_start() == start
         finally:
             s3_server.start()
         await wait_until_async(tiered.is_copied)
         assert tiered.local_start() > start
-        assert "segments are copied to the remote store again" in caplog.text
+        assert "segments are copied to the object store again" in caplog.text
         assert await tiered.read() == VALUES + VALUES
 
 
@@ -164,7 +164,7 @@ async def test_invalid_storage_configs_are_logged_at_start(
     line: str,
 ) -> None:
     """They are logged before the first copy, and the broker serves."""
-    logged = re.compile(rf"the remote store {line.replace('(', '[(]', 1)}")
+    logged = re.compile(rf"the object store {line.replace('(', '[(]', 1)}")
     url = url or s3_server.new_store()
     async with tiered_broker(tmp_path, s3_server, url, {}, **options) as tiered:
         await wait_until_async(lambda: logged.search(caplog.text) is not None)

@@ -340,8 +340,8 @@ async def test_failing_copies_are_logged_at_once_and_every_minute(
         world.storage.failing["copy"] = RemoteStorageUnavailable("503 Slow Down")
         await world.pass_time(1)
         assert [record.message for record in caplog.records] == [
-            "segments cannot be copied to the remote store (503 Slow Down): local retention"
-            " deletes no segment that is not copied; check the remote store, its credentials and the"
+            "segments cannot be copied to the object store (503 Slow Down): local retention"
+            " deletes no segment that is not copied; check the object store, its credentials and the"
             " network"
         ]
         await world.pass_time(125)
@@ -351,7 +351,7 @@ async def test_failing_copies_are_logged_at_once_and_every_minute(
         assert "are free" in lines[-1]
         world.storage.failing.clear()
         await world.pass_time(60)
-        assert "are copied to the remote store again" in caplog.records[-1].message
+        assert "are copied to the object store again" in caplog.records[-1].message
 
 
 async def test_log_distinguishes_failed_metadata_from_failed_storage(
@@ -378,11 +378,11 @@ async def test_log_distinguishes_failed_metadata_from_failed_storage(
         world.storage.before_copy = lambda: None
         world.metadata.failing = None
         await world.pass_time(60)
-        assert "are copied to the remote store again" in caplog.records[-1].message
+        assert "are copied to the object store again" in caplog.records[-1].message
         world.storage.failing["copy"] = RemoteStorageUnavailable("503 Slow Down")
         world.fill(1)
         await world.pass_time(31)
-        assert "to the remote store (503 Slow Down)" in caplog.records[-1].message
+        assert "to the object store (503 Slow Down)" in caplog.records[-1].message
 
 
 async def test_copy_lag_and_remote_size_gauges(clock: VirtualClock) -> None:

@@ -39,7 +39,7 @@ from tests.support.finished_segments import segment
 from tests.support.log_managers import ONE
 
 LOST, KEPT = (TopicIdPartition(ONE, "orders", number) for number in range(2))
-AGAIN = "the remote store is available again"
+AGAIN = "the object store is available again"
 
 
 class _UnavailableStore(MemoryRemoteStorage):
@@ -74,9 +74,9 @@ async def test_storage_without_copied_segments_gets_no_copies(
         world.storage.has_some = False
         await lead_with_one_copy(world)
         await world.pass_time(2)
-        assert logged(caplog, "the remote store has no object of") == 1
+        assert logged(caplog, "the object store has no object of") == 1
         await world.pass_time(150)
-        assert 2 <= logged(caplog, "the remote store has no object of") <= 3
+        assert 2 <= logged(caplog, "the object store has no object of") <= 3
         assert await world.gauge("RemoteStoreUnavailable") == 1
         assert world.log.highest_copied_offset == -1  # nothing expires locally
         assert world.storage.calls == []
@@ -100,7 +100,7 @@ async def test_unavailable_storage_does_not_block_copies(
         world.storage.failing["look"] = RemoteStorageUnavailable("503")
         await lead_with_one_copy(world)
         await world.pass_time(0.1)
-        assert logged(caplog, "the remote store is unavailable (503)") == 1
+        assert logged(caplog, "the object store is unavailable (503)") == 1
         await world.pass_time()
         assert world.storage.calls == ["copy 3", "copy 6"]
         assert await world.gauge("RemoteStoreUnavailable") == 1
@@ -113,10 +113,10 @@ async def test_unavailable_storage_does_not_block_copies(
 @pytest.mark.parametrize(
     ("error", "line"),
     [
-        (RemoteAccessDenied("403"), "the remote store denies access (403): check its credentials"),
+        (RemoteAccessDenied("403"), "the object store denies access (403): check its credentials"),
         (
             RemoteStorageUnavailable("NoSuchBucket"),
-            "the remote store is unavailable (NoSuchBucket)",
+            "the object store is unavailable (NoSuchBucket)",
         ),
     ],
 )
@@ -174,7 +174,7 @@ async def test_segments_in_deletion_are_not_missed(
                 RemoteLogSegmentMetadataUpdate(segment.id, ME, clock.wall_ms(), state)
             )
         await world.pass_time()
-        assert logged(caplog, "the remote store") == 0
+        assert logged(caplog, "the object store") == 0
         assert world.storage.calls == ["copy 0", "copy 3", "copy 6"]
 
 
@@ -202,7 +202,7 @@ async def test_tasks_are_held_when_storage_returns_without_segments(
         world.storage.has_some = False
         del world.storage.failing["look"]
         await world.pass_time(60)
-        assert logged(caplog, "the remote store has no object of") >= 1
+        assert logged(caplog, "the object store has no object of") >= 1
         assert await world.gauge("RemoteStoreUnavailable") == 1
         assert world.log.highest_copied_offset == -1
         del world.storage.failing["copy"]

@@ -93,7 +93,7 @@ async def test_broker_without_tiered_storage_does_not_start_with_tiered_topics(
     """T-01: it would lose their log start offsets; Kafka does not start either."""
     async with stage(tmp_path) as tiered:
         await tiered.create()
-    logged = "topic orders has remote.storage.enable=true.*: start it with that and a remote store"
+    logged = "topic orders has remote.storage.enable=true.*: start it with that and an object store"
     with pytest.raises(CannotStart, match=logged):
         async with Broker(data=tmp_path / "data"):
             pass

@@ -17,7 +17,7 @@ from tests.broker.tiered.tiered_broker import (
     stage,
 )
 
-AGAIN = "the remote store is available again"
+AGAIN = "the object store is available again"
 
 
 async def is_reported_unavailable(tiered: TieredBroker) -> bool:

@@ -117,10 +117,10 @@ async def stage(tmp_path: Path, **configs: str) -> AsyncIterator[TieredBroker]:
         yield TieredBroker(broker, cluster, tmp_path / "tier")
 
 
-AWAY = ("the remote store is unavailable", "is not the directory that it was")
+AWAY = ("the object store is unavailable", "is not the directory that it was")
 
 
-LACKING = ("the remote store has no object of",)
+LACKING = ("the object store has no object of",)
 
 
 async def copy_segments(tmp_path: Path) -> None:
