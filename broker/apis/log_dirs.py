@@ -21,7 +21,7 @@ from odradek.seams.files import Path
 from odradek.storage.directories.log_directory import LogDirectory
 from odradek.storage.errors import LogFailed, ReplicaNotAvailable, StorageError
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log_manager.directory_logs import MEASURED_AT_ONCE
+from odradek.storage.log_registry.directory_logs import MEASURED_AT_ONCE
 from odradek.storage.moving.move import MoveStatus
 
 Values = dict[str, Any]

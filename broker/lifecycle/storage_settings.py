@@ -5,7 +5,7 @@ from __future__ import annotations
 from odradek.broker.config.server_config import ServerConfig
 from odradek.replication.raft.metadata_log import MetadataLogSettings
 from odradek.storage.compaction.cleaner_settings import CleanerSettings
-from odradek.storage.log_manager.services import LogManagerIntervals
+from odradek.storage.log_registry.services import LogManagerIntervals
 from odradek.storage.moving.mover import MoverSettings
 
 

@@ -32,7 +32,7 @@ from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.errors import StorageError
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.segment import Segment
-from odradek.storage.log_manager.services import LogServices
+from odradek.storage.log_registry.services import LogServices
 from odradek.storage.throttle import Throttle
 
 SEED_BYTES = 32

@@ -23,7 +23,7 @@ from odradek.seams.values import state_class
 from odradek.seams.workers import Worker, WorkerDied, Workers
 from odradek.storage.compaction.cleaner_settings import CleanerSettings
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log_manager.services import LogServices
+from odradek.storage.log_registry.services import LogServices
 from odradek.storage.throttle import Throttle
 
 if TYPE_CHECKING:

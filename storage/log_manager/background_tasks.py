@@ -19,8 +19,8 @@ from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.log_directory import LogDirectory
 from odradek.storage.errors import StorageError
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log_manager.directory_logs import DirectoryLogs
-from odradek.storage.log_manager.services import NEVER_MS, LogManagerIntervals, LogServices
+from odradek.storage.log_registry.directory_logs import DirectoryLogs
+from odradek.storage.log_registry.services import NEVER_MS, LogManagerIntervals, LogServices
 
 _logger = logging.getLogger(__name__)
 

@@ -28,9 +28,9 @@ from odradek.storage.errors import (
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.partition_metadata import CorruptMetadata
-from odradek.storage.log_manager.directory_logs import DirectoryLogs
 from odradek.storage.log_manager.loading import LogOpener
-from odradek.storage.log_manager.registry import LogRegistry, offline_reason
+from odradek.storage.log_registry.directory_logs import DirectoryLogs
+from odradek.storage.log_registry.registry import LogRegistry, offline_reason
 
 
 class LogCreation:

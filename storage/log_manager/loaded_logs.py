@@ -21,10 +21,9 @@ from odradek.protocol.topics import TopicPartition
 from odradek.seams.offload import Offload
 from odradek.storage.errors import LogFailed
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log_manager import shutdown
-from odradek.storage.log_manager.directory_logs import DirectoryLogs
 from odradek.storage.log_manager.loading import LogLoadFailure
-from odradek.storage.log_manager.registry import IsStray, LogRegistry, OfflineLog, offline_reason
+from odradek.storage.log_registry.directory_logs import DirectoryLogs, close_logs
+from odradek.storage.log_registry.registry import IsStray, LogRegistry, OfflineLog, offline_reason
 
 _logger = logging.getLogger(__name__)
 
@@ -148,7 +147,7 @@ class LoadedLogs:
         registry.offline[name] = OfflineLog(reason, topic_id)
         for other_directory_logs, copy in copies:
             lane = other_directory_logs.directory.lane
-            if not await self._offload.run(shutdown.close_logs, (copy,), lane=lane):
+            if not await self._offload.run(close_logs, (copy,), lane=lane):
                 other_directory_logs.is_whole = False
 
 

@@ -14,7 +14,7 @@ ms at the median (measured). A worker process would not be faster, and the node 
 | a log that cannot be opened | offline alone; the next shutdown writes no clean shutdown file |
 | `…-delete`, `….delete` | removed after `file.delete.delay.ms` |
 | `…-stray` | kept for the operator |
-| `…-future`, `….move` | an unfinished move between directories: moving/interrupted_moves.py decides |
+| `…-future`, `….move` | an unfinished move between directories: interrupted_moves.py decides |
 | `__cluster_metadata-0` | ignored: the Raft log opens it |
 | anything else | ignored with one warning (Kafka refuses to start) |
 
@@ -48,7 +48,7 @@ from odradek.storage.file_descriptor_retry import RETRY_SECONDS
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import LogEnvironment, PartitionLog, RecoveryOptions
 from odradek.storage.log.partition_metadata import CorruptMetadata
-from odradek.storage.log_manager.directory_logs import DirectoryLogs
+from odradek.storage.log_registry.directory_logs import DirectoryLogs
 
 _logger = logging.getLogger(__name__)
 

@@ -47,21 +47,21 @@ from odradek.storage.file_descriptor_retry import retry_without_descriptors
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import LogEnvironment, PartitionLog
 from odradek.storage.log.truncation import EmptyLogStart
-from odradek.storage.log_manager import background_tasks, shutdown
+from odradek.storage.log_manager import background_tasks
 from odradek.storage.log_manager import loading as log_loading
 from odradek.storage.log_manager.background_tasks import FlushQueues
 from odradek.storage.log_manager.creation import LogCreation
-from odradek.storage.log_manager.deletion import LogRemoval
-from odradek.storage.log_manager.directory_logs import DirectoryLogs
+from odradek.storage.log_manager.interrupted_moves import InterruptedMoves
 from odradek.storage.log_manager.loaded_logs import LoadedLogs
-from odradek.storage.log_manager.registry import (
+from odradek.storage.log_registry.deletion import LogRemoval
+from odradek.storage.log_registry.directory_logs import DirectoryLogs, close_cleanly
+from odradek.storage.log_registry.registry import (
     IsStray,
     OfflineLog,
     no_stray_logs,
     offline_reason,
 )
-from odradek.storage.log_manager.services import LogManagerIntervals, LogServices
-from odradek.storage.moving.interrupted_moves import InterruptedMoves
+from odradek.storage.log_registry.services import LogManagerIntervals, LogServices
 from odradek.storage.moving.mover import Mover, MoverSettings
 
 _logger = logging.getLogger(__name__)
@@ -487,4 +487,4 @@ class LogManager:
 
     async def _close(self, directory_logs: DirectoryLogs, broker_epoch: int) -> None:
         workers = self.intervals().recovery_threads_per_directory
-        await shutdown.close(directory_logs, self.offload, workers, broker_epoch=broker_epoch)
+        await close_cleanly(directory_logs, self.offload, workers, broker_epoch=broker_epoch)

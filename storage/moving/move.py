@@ -10,7 +10,7 @@ from odradek.protocol.topics import TopicPartition
 from odradek.seams.files import Path
 from odradek.storage.errors import StorageError
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log_manager.directory_logs import DirectoryLogs
+from odradek.storage.log_registry.directory_logs import DirectoryLogs
 from odradek.storage.moving.future_replica import FutureReplica
 from odradek.storage.moving.move_states import MoveAction, MoveEvent, MoveState, next_move_action
 

@@ -36,9 +36,9 @@ from odradek.storage.errors import (
 )
 from odradek.storage.file_descriptor_retry import RETRY_SECONDS, retry_without_descriptors
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log_manager.directory_logs import DirectoryLogs
-from odradek.storage.log_manager.registry import offline_reason
-from odradek.storage.log_manager.services import LogServices
+from odradek.storage.log_registry.directory_logs import DirectoryLogs
+from odradek.storage.log_registry.registry import offline_reason
+from odradek.storage.log_registry.services import LogServices
 from odradek.storage.moving.move_states import MoveAction, MoveEvent, MoveState
 from odradek.storage.throttle import Throttle
 

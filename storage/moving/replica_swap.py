@@ -13,7 +13,7 @@ rename of segments runs. Reads and appends continue between the turns. Order of 
 5. In threads: the destination's log directory is synced, then both directories write checkpoints. After that,
    `.delete` may be removed (J-10).
 
-State after a crash, and the action of the next start (interrupted_moves.py):
+State after a crash, and the action of the next start (log_manager/interrupted_moves.py):
 
 | crash before the end of | on the disk                        | next start                                     |
 |-------------------------|------------------------------------|------------------------------------------------|
@@ -46,8 +46,8 @@ from odradek.storage.errors import SourceFailed, StorageError
 from odradek.storage.file_descriptor_retry import retry_without_descriptors
 from odradek.storage.log import relocation
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log_manager.directory_logs import DirectoryLogs
-from odradek.storage.log_manager.services import LogServices
+from odradek.storage.log_registry.directory_logs import DirectoryLogs
+from odradek.storage.log_registry.services import LogServices
 from odradek.storage.moving.future_replica import FutureReplica
 from odradek.storage.moving.move_errors import classify_move_error
 from odradek.storage.moving.move_states import MoveEvent

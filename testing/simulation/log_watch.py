@@ -49,7 +49,10 @@ EXPECTED: Mapping[tuple[str, str], ErrorCause] = {
         "odradek.storage.directories.log_directory",
         "no space left in log directory %s",
     ): ErrorCause.DISK,
-    ("odradek.storage.log_manager.shutdown", "log %s was not closed cleanly: "): ErrorCause.DISK,
+    (
+        "odradek.storage.log_registry.directory_logs",
+        "log %s was not closed cleanly: ",
+    ): ErrorCause.DISK,
     (
         "odradek.storage.log_manager.log_manager",
         "shutting down, because the last log directory or the metadata log directory has failed: ",

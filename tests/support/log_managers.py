@@ -20,7 +20,7 @@ from odradek.storage.directories.opening import open_directories
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import AppendResult, PartitionLog
 from odradek.storage.log_manager.log_manager import LogManager, LogManagerIntervals, LogServices
-from odradek.storage.log_manager.registry import IsStray, no_stray_logs
+from odradek.storage.log_registry.registry import IsStray, no_stray_logs
 from odradek.storage.moving.mover import MoverSettings
 from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_disk import VirtualDisk

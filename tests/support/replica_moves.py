@@ -12,7 +12,7 @@ from odradek.seams.files import Path
 from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.log_manager import LogManager
-from odradek.storage.log_manager.services import NEVER_MS, LogManagerIntervals
+from odradek.storage.log_registry.services import NEVER_MS, LogManagerIntervals
 from odradek.storage.moving.mover import Mover
 from odradek.testing.power import NodeCrashed, Power
 from odradek.testing.virtual_files import VirtualFiles

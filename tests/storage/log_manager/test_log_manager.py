@@ -24,9 +24,9 @@ from odradek.storage.log import partition_metadata
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.truncation import EmptyLogStart
-from odradek.storage.log_manager.directory_logs import DirectoryLogs
 from odradek.storage.log_manager.loading import Adopt, DirectoryLoader, DirectoryScan, LogOpener
 from odradek.storage.log_manager.log_manager import LogManagerIntervals
+from odradek.storage.log_registry.directory_logs import DirectoryLogs
 from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_files import VirtualFiles
 from tests.support.log_managers import (

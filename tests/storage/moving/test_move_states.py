@@ -7,7 +7,11 @@ import itertools
 import pytest
 
 from odradek.seams.files import Path
-from odradek.storage.moving.interrupted_moves import MoveLeftover, StartupAction, decide_startup
+from odradek.storage.log_manager.interrupted_moves import (
+    MoveLeftover,
+    StartupAction,
+    decide_startup,
+)
 from odradek.storage.moving.move_states import (
     MOVE_TRANSITIONS,
     InvalidMoveEvent,

@@ -22,7 +22,7 @@ from odradek.seams.files import Path
 from odradek.storage.directories.log_directory import LogDirectory
 from odradek.storage.errors import LogFailed
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log_manager.directory_logs import DirectoryLogs
+from odradek.storage.log_registry.directory_logs import DirectoryLogs
 
 
 class OfflineLog(NamedTuple):

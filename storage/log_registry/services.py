@@ -19,9 +19,9 @@ from odradek.storage.directories.log_directory import LogDirectory
 from odradek.storage.directories.opening import LogDirectories
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log_manager.deletion import DirectoryDeletion
-from odradek.storage.log_manager.directory_logs import DirectoryLogs
-from odradek.storage.log_manager.registry import LogRegistry
+from odradek.storage.log_registry.deletion import DirectoryDeletion
+from odradek.storage.log_registry.directory_logs import DirectoryLogs
+from odradek.storage.log_registry.registry import LogRegistry
 
 NEVER_MS = 2**63 - 1
 DAY_MS = 24 * 60 * 60 * 1000

@@ -27,8 +27,8 @@ from odradek.storage.directories.log_directory import LogDirectory
 from odradek.storage.errors import LogFailed, StorageError
 from odradek.storage.file_descriptor_retry import RETRY_SECONDS, retry_without_descriptors
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log_manager.directory_logs import DirectoryLogs
-from odradek.storage.log_manager.registry import LogRegistry, offline_reason
+from odradek.storage.log_registry.directory_logs import DirectoryLogs
+from odradek.storage.log_registry.registry import LogRegistry, offline_reason
 
 _logger = logging.getLogger(__name__)
 

@@ -59,12 +59,12 @@ from odradek.storage.directories.io_errors import WRONG_FILE_TYPE_ERRNOS
 from odradek.storage.directories.names import PartitionDirectoryState
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.partition_metadata import CorruptMetadata, read_topic_id
-from odradek.storage.log_manager.deletion import LogRemoval
-from odradek.storage.log_manager.directory_logs import DirectoryLogs
 from odradek.storage.log_manager.loaded_logs import LoadedLogs
 from odradek.storage.log_manager.loading import Adopt, DirectoryLoader
-from odradek.storage.log_manager.registry import IsStray, OfflineLog
-from odradek.storage.log_manager.services import LogServices
+from odradek.storage.log_registry.deletion import LogRemoval
+from odradek.storage.log_registry.directory_logs import DirectoryLogs
+from odradek.storage.log_registry.registry import IsStray, OfflineLog
+from odradek.storage.log_registry.services import LogServices
 from odradek.storage.moving.mover import Mover
 
 _logger = logging.getLogger(__name__)

@@ -18,9 +18,9 @@ from odradek.storage.directories.clean_shutdown import FILE_NAME
 from odradek.storage.errors import LogFailed
 from odradek.storage.log.file_names import EPOCHS, METADATA
 from odradek.storage.log.partition_log import PartitionLog
-from odradek.storage.log_manager.directory_logs import DirectoryLogs
 from odradek.storage.log_manager.loading import LogOpener
 from odradek.storage.log_manager.log_manager import LogManager
+from odradek.storage.log_registry.directory_logs import DirectoryLogs
 from odradek.testing.virtual_files import VirtualFiles
 from tests.support.log_managers import ONE, TWO, A, B, LogManagerWorld, append, contents
 
