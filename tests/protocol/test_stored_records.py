@@ -224,7 +224,7 @@ def test_transaction_state_is_read_as_written(version: int) -> None:
     assert serde.decode_transaction_value(raw) == value
 
 
-def test_t45_t46_remote_log_metadata_equals_the_vector() -> None:
+def test_remote_log_metadata_equals_the_vector() -> None:
     """The vector of REQUIREMENTS C (T-45, T-46)."""
     record = RemoteLogSegmentMetadataRecord(
         remote_log_segment_id=RemoteLogSegmentId(

@@ -117,7 +117,7 @@ def leader_of(cluster: Cluster, topic: str) -> int:
     return int(admin.list_topics(topic, 20).topics[topic].partitions[0].leader)
 
 
-def test_t32_consumer_continues_at_new_leader(cluster: Cluster) -> None:
+def test_consumer_continues_at_new_leader(cluster: Cluster) -> None:
     """T-32: the consumer neither resets its offset nor gets OFFSET_OUT_OF_RANGE."""
     local = create_and_fill(cluster, "moved")
     assert local > 0
@@ -133,7 +133,7 @@ def test_t32_consumer_continues_at_new_leader(cluster: Cluster) -> None:
         cluster.restart(killed[0])
 
 
-def test_t32_every_replica_serves_remote_tier(cluster: Cluster) -> None:
+def test_every_replica_serves_remote_tier(cluster: Cluster) -> None:
     """T-32, KIP-392: a follower reads from the remote tier itself."""
     local = create_and_fill(cluster, "near")
     leader = leader_of(cluster, "near")

@@ -225,7 +225,8 @@ async def all_moved(node: Any) -> None:
 
 
 @pytest.mark.parametrize("version", apis.ALTER_REPLICA_LOG_DIRS.versions)
-async def test_j01_j18_replica_is_moved(client_of: Any, tmp_path: Path, version: int) -> None:
+async def test_replica_is_moved(client_of: Any, tmp_path: Path, version: int) -> None:
+    """J-01, J-18."""
     async with Broker(topics={"t": 1}, data=two_directories(tmp_path)) as broker:
         node, client = broker.node, client_of(broker.node.services)
         for _ in range(20):
@@ -254,8 +255,8 @@ async def test_j01_j18_replica_is_moved(client_of: Any, tmp_path: Path, version:
                 await trio.sleep(0.01)
 
 
-async def test_j03_move_of_missing_replica_is_remembered(client_of: Any, tmp_path: Path) -> None:
-    """As in Kafka's AlterReplicaLogDirsRequestTest: the topic is later created in that directory."""
+async def test_move_of_missing_replica_is_remembered(client_of: Any, tmp_path: Path) -> None:
+    """J-03: as in Kafka's AlterReplicaLogDirsRequestTest: the topic is later created in that directory."""
     async with Broker(data=two_directories(tmp_path)) as broker:
         node, client = broker.node, client_of(broker.node.services)
         a, b = (str(each.path) for each in node.services.directories.all)

@@ -143,8 +143,8 @@ def test_configs_of_plugins_and_listeners_are_known() -> None:
     assert config["listener.name.plaintext.max.connections"] == 5
 
 
-def test_t04_configs_of_tiered_storage_are_known() -> None:
-    """As in docs/remote-storage.md, including the configs of its clients (T-07)."""
+def test_configs_of_tiered_storage_are_known() -> None:
+    """T-04: as in docs/remote-storage.md, including the configs of its clients (T-07)."""
     given = (
         "remote.log.storage.url=s3://b/p\nremote.log.storage.aws_region=r\n"
         "remote.log.metadata.producer.batch.size=1\nremote.log.storage.manager.clas.name=x"

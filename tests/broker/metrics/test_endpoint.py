@@ -178,7 +178,8 @@ def test_names_and_labels_are_valid_in_prometheus() -> None:
     assert all(re.fullmatch(r"[a-z_]+[a-z0-9_]*", name) for name in names)
 
 
-def test_t54_meter_is_reported_under_both_names() -> None:
+def test_meter_is_reported_under_both_names() -> None:
+    """T-54."""
     metrics = Metrics()
     metrics.meter("RemoteCopyBytesPerSec", topic="t").mark(7)
     text = "".join(exposition(metrics))

@@ -100,7 +100,8 @@ async def test_slow_gauges_are_computed_before_each_collection() -> None:
     assert len(asked) == 2
 
 
-def test_t54_t55_and_s04_have_names_of_kip_405_and_kafka() -> None:
+def test_tiered_metrics_have_names_of_kip_405_and_kafka() -> None:
+    """T-54, T-55, S-04."""
     also = {str(other) for metric in by_name().values() for other in metric.also}
     assert also >= {
         f"kafka.server:type=BrokerTopicMetrics,name={name}"

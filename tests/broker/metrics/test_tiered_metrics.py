@@ -35,7 +35,8 @@ def wait_for(broker: Broker, name: str, value: float) -> dict[str, float]:
     return found
 
 
-def test_t54_t55_s04_tiered_broker_reports_remote_storage() -> None:
+def test_tiered_broker_reports_remote_storage() -> None:
+    """T-54, T-55, S-04."""
     with Broker(tiered=True, configs={**QUICK, **CONFIGS}) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         admin.create_topics([NewTopic("t", 1, 1, config=TIERED)])["t"].result(TIMEOUT_S)

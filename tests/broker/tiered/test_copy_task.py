@@ -293,7 +293,7 @@ async def test_only_missing_segments_are_copied(clock: VirtualClock) -> None:
         assert world.log.highest_copied_offset == 11
 
 
-async def test_e15_highest_copied_offset_ends_at_gap_in_lineage(clock: VirtualClock) -> None:
+async def test_highest_copied_offset_ends_at_gap_in_lineage(clock: VirtualClock) -> None:
     """T-30, E15: epoch 0 ends at 2 in this log, and at 5 in the log of another leader, which was copied. Epoch
     1 is copied from offset 6, so offsets 3 to 5 must stay on the disk."""
     async with tiered_world(clock) as world:

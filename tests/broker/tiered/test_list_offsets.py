@@ -14,7 +14,7 @@ from tests.support.tiered_brokers import tiered_stage
 EARLIEST, LATEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -2, -1, -3, -4, -5
 
 
-async def test_t39_e5_list_offsets_by_special_and_plain_timestamps() -> None:
+async def test_list_offsets_by_special_and_plain_timestamps() -> None:
     """T-39, E5: offsets in both tiers."""
     async with tiered_stage() as stage:
         partition = stage.partitions[0]

@@ -25,7 +25,7 @@ START = 5
     ],
     ids=["same as Kafka's test", "leader epochs", "all checkpoints"],
 )
-async def test_e9_tiered_log_survives_loss_of_checkpoints(tmp_path: Path, lost: list[str]) -> None:
+async def test_tiered_log_survives_loss_of_checkpoints(tmp_path: Path, lost: list[str]) -> None:
     """E9, also without the leader epoch checkpoint."""
     async with stage(tmp_path) as tiered:
         await tiered.create()

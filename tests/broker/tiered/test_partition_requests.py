@@ -41,7 +41,7 @@ def offsets_of(response: FetchedPartition) -> tuple[ErrorCode, int, int]:
     return response.error_code, response.high_watermark, response.log_start_offset
 
 
-async def test_t40_follower_fetch_returns_offset_moved_to_tiered_storage() -> None:
+async def test_follower_fetch_returns_offset_moved_to_tiered_storage() -> None:
     """T-40."""
     async with stage() as on:
         await tier_partition(on)
@@ -53,7 +53,7 @@ async def test_t40_follower_fetch_returns_offset_moved_to_tiered_storage() -> No
 
 
 @pytest.mark.parametrize(("version", "error"), [(13, OUT_OF_RANGE), (14, MOVED), (18, MOVED)])
-async def test_t40_offset_moved_to_tiered_storage_requires_version_14(
+async def test_offset_moved_to_tiered_storage_requires_version_14(
     version: int, error: ErrorCode
 ) -> None:
     """T-40."""
@@ -62,14 +62,14 @@ async def test_t40_offset_moved_to_tiered_storage_requires_version_14(
         assert (await on.follow(1, version=version)).error_code == error
 
 
-async def test_t40_consumer_fetch_without_remote_tier_returns_out_of_range() -> None:
+async def test_consumer_fetch_without_remote_tier_returns_out_of_range() -> None:
     """T-40: this broker has no remote tier to read from."""
     async with stage() as on:
         await tier_partition(on)
         assert (await on.ask(1)).error_code == OUT_OF_RANGE
 
 
-async def test_t43_diverging_epoch_precedes_offset_moved_to_tiered_storage() -> None:
+async def test_diverging_epoch_precedes_offset_moved_to_tiered_storage() -> None:
     """T-43: a follower of an earlier epoch truncates its log first, wherever the records are."""
     async with stage() as on:
         await tier_partition(on)
@@ -95,7 +95,7 @@ async def list_offset(on: Stage, timestamp: int, version: int = 11) -> tuple[int
     return found["offset"], found["leader_epoch"]
 
 
-async def test_t39_special_offsets_of_log_in_two_tiers() -> None:
+async def test_special_offsets_of_log_in_two_tiers() -> None:
     """T-39, E5."""
     async with stage() as on:
         await tier_partition(on)
@@ -115,7 +115,7 @@ async def test_t39_special_offsets_of_log_in_two_tiers() -> None:
     ("timestamp", "version"),
     [(EARLIEST_LOCAL, 6), (LATEST_TIERED, 8), (PENDING_UPLOAD, 10)],
 )
-async def test_t39_special_timestamps_require_their_version(timestamp: int, version: int) -> None:
+async def test_special_timestamps_require_their_version(timestamp: int, version: int) -> None:
     """T-39: -4 requires version 7, as in KIP-405 (version 8 in Kafka)."""
     async with stage() as on:
         await tier_partition(on)
@@ -145,7 +145,7 @@ async def test_special_offsets_without_tiered_storage() -> None:
         assert await list_offset(on, PENDING_UPLOAD) == (-1, -1)
 
 
-async def test_t41_offset_for_leader_epoch_knows_epochs_in_remote_tier() -> None:
+async def test_offset_for_leader_epoch_knows_epochs_in_remote_tier() -> None:
     """T-41."""
     async with stage() as on:
         log = on.partition.log
@@ -182,7 +182,7 @@ async def delete_before(on: Stage, offset: int) -> dict[str, Any]:
     return dict(found)
 
 
-async def test_t37_delete_records_in_both_tiers_advances_log_start() -> None:
+async def test_delete_records_in_both_tiers_advances_log_start() -> None:
     """T-37."""
     async with stage() as on:
         await tier_partition(on)

@@ -25,7 +25,7 @@ READ_COMMITTED = 1
 NOTHING = ErrorCode.none
 
 
-async def test_t32_consumer_reads_log_in_both_tiers() -> None:
+async def test_consumer_reads_log_in_both_tiers() -> None:
     """T-32: first from the remote tier, then from the disk."""
     async with tiered_stage() as stage:
         await stage.fill(stage.partitions[0])
@@ -96,7 +96,7 @@ async def test_fetch_returns_local_and_remote_partitions_together() -> None:
         assert found[1].offsets[0] == local
 
 
-async def test_t34_failed_storage_fails_only_its_partition(
+async def test_failed_storage_fails_only_its_partition(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """T-34: with UNKNOWN_SERVER_ERROR; the failure is logged once."""
@@ -276,7 +276,7 @@ async def test_fetch_over_quota_returns_no_records() -> None:
         assert 0 < values["remote-fetch-throttle-time-max"][()] <= 1000
 
 
-async def test_t35_read_committed_fetch_returns_aborted_transactions() -> None:
+async def test_read_committed_fetch_returns_aborted_transactions() -> None:
     """T-35."""
     async with tiered_stage() as stage:
         partition = stage.partitions[0]

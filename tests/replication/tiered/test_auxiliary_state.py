@@ -105,7 +105,7 @@ def fetched_from(led: Led) -> int:
     return led.asked[0]
 
 
-def test_t58_new_follower_starts_at_local_log_start_of_leader() -> None:
+def test_new_follower_starts_at_local_log_start_of_leader() -> None:
     """T-58, T-42, T-40, E13: leader epochs 0 to 3, local log start offset 3."""
     stand = TieredStand()
     led = stand.lead(1, "000", "112", "23", local=2)
@@ -126,7 +126,7 @@ def test_t58_new_follower_starts_at_local_log_start_of_leader() -> None:
     stand.run(test)
 
 
-def test_e13_follower_offsets_after_building_auxiliary_state() -> None:
+def test_follower_offsets_after_building_auxiliary_state() -> None:
     """E13: log start offset 0; local log start offset, log end offset and high watermark 5. E14: it then fetches."""
     stand = TieredStand()
     led = stand.lead(1, "00111", "2222")
@@ -148,7 +148,7 @@ def test_e13_follower_offsets_after_building_auxiliary_state() -> None:
     stand.run(test)
 
 
-def test_e14_offset_out_of_range_leads_to_log_start_then_remote_tier() -> None:
+def test_offset_out_of_range_leads_to_log_start_then_remote_tier() -> None:
     """E14: the leader has log start offset 5, local log start offset 7 and log end offset 11."""
     stand = TieredStand()
     led = stand.lead(1, "0000", "000", "0000")
@@ -165,7 +165,7 @@ def test_e14_offset_out_of_range_leads_to_log_start_then_remote_tier() -> None:
     stand.run(test)
 
 
-def test_t59_follower_behind_local_log_start_is_truncated_fully() -> None:
+def test_follower_behind_local_log_start_is_truncated_fully() -> None:
     """T-59: its log end offset is 4, and the local log start offset of the leader is 9."""
     stand = TieredStand()
     led = stand.lead(1, "000", "112", "233", "333")
@@ -183,7 +183,7 @@ def test_t59_follower_behind_local_log_start_is_truncated_fully() -> None:
     stand.run(test)
 
 
-def test_t43_follower_overlapping_the_local_log_only_truncates() -> None:
+def test_follower_overlapping_the_local_log_only_truncates() -> None:
     """T-43: it has offsets 0 to 3 of epochs 0 and 1, which are all in the local log of the leader."""
     stand = TieredStand()
     led = stand.lead(1, "000", "112", "2333", local=3)
@@ -200,7 +200,7 @@ def test_t43_follower_overlapping_the_local_log_only_truncates() -> None:
     stand.run(test)
 
 
-def test_t61_unclean_election_takes_epochs_of_the_leader() -> None:
+def test_unclean_election_takes_epochs_of_the_leader() -> None:
     """T-61: the tier has offsets 0 to 3 twice: of epoch 0, and of epochs 0 and 1.
 
     The leader has the epochs {0: 0, 2: 5} and the local log start offset 6.
@@ -226,7 +226,7 @@ def test_t61_unclean_election_takes_epochs_of_the_leader() -> None:
     stand.run(test)
 
 
-def test_t60_follower_after_double_crash_takes_epochs_of_the_leader() -> None:
+def test_follower_after_double_crash_takes_epochs_of_the_leader() -> None:
     """T-60: the follower takes offset 1 of epoch 1, although the tier also has offset 1 of epoch 0."""
     stand = TieredStand()
     led = stand.lead(1, "0", "11", "2")

@@ -97,7 +97,7 @@ def test_log_without_local_epochs_uses_the_last_segment() -> None:
     assert restored(world, tier) == {0: 0, 1: 3}
 
 
-def test_e15_segment_of_unclean_leader_is_not_used() -> None:
+def test_segment_of_unclean_leader_is_not_used() -> None:
     """E15: the log has epochs 0 and 2. Another replica copied offsets 2 to 5 of epoch 1."""
     tier = Tier()
     world = filled(tier, "0000", "02", local="2")

@@ -48,7 +48,7 @@ def expire(world: LogWorld, config: object = KEEPS_ONE, now_ms: int = NOW_MS) ->
     return [segment.base_offset for segment in world.log.segments]
 
 
-def test_t30_segment_is_kept_until_copy_is_finished() -> None:
+def test_segment_is_kept_until_copy_is_finished() -> None:
     """T-30."""
     world = filled()
     bases = [segment.base_offset for segment in world.log.segments]
@@ -63,7 +63,7 @@ def test_t30_segment_is_kept_until_copy_is_finished() -> None:
     assert expire(world) == [6, 9]
 
 
-def test_t30_segment_is_kept_until_it_is_durable_with_its_epochs() -> None:
+def test_segment_is_kept_until_it_is_durable_with_its_epochs() -> None:
     """T-30: otherwise the epochs of a deleted segment would be lost on this node."""
     world = LogWorld(TIERED)
     for number in range(12):
@@ -133,7 +133,7 @@ def test_log_without_remote_storage_starts_at_local_log_start() -> None:
     assert not isinstance(caught.value, InRemoteTier)
 
 
-def test_e2_disabling_remote_storage_raises_log_start_to_local_log_start() -> None:
+def test_disabling_remote_storage_raises_log_start_to_local_log_start() -> None:
     """E2: remote.log.delete.on.disable, applied by each replica."""
     world = filled()
     world.log.advance_highest_copied_offset(8)
@@ -145,7 +145,7 @@ def test_e2_disabling_remote_storage_raises_log_start_to_local_log_start() -> No
     assert world.log.log_start_offset == 9
 
 
-def test_t30_copies_before_disabling_remote_storage_do_not_count() -> None:
+def test_copies_before_disabling_remote_storage_do_not_count() -> None:
     """T-30: the copies were deleted meanwhile, and retention may run before the copies are known
     again."""
     world = filled()
@@ -156,7 +156,7 @@ def test_t30_copies_before_disabling_remote_storage_do_not_count() -> None:
     assert expire(world) == [6, 9]
 
 
-def test_t15_local_retention_limits_local_log() -> None:
+def test_local_retention_limits_local_log() -> None:
     """T-15."""
     world = filled()
     world.log.advance_highest_copied_offset(11)
@@ -170,7 +170,7 @@ def test_t15_local_retention_limits_local_log() -> None:
     assert world.log.log_start_offset == 0
 
 
-def test_t15_local_retention_defaults_to_total_retention() -> None:
+def test_local_retention_defaults_to_total_retention() -> None:
     """T-15: -2 inherits the total limit."""
     world = filled()
     world.log.advance_highest_copied_offset(11)
@@ -178,7 +178,7 @@ def test_t15_local_retention_defaults_to_total_retention() -> None:
     assert world.log.log_start_offset == 0
 
 
-def test_e12_expired_active_segment_is_rolled_to_be_copied() -> None:
+def test_expired_active_segment_is_rolled_to_be_copied() -> None:
     """E12: with local.retention.ms=1 all segments are copied to the remote tier."""
     world = filled()
     world.log.advance_highest_copied_offset(8)
@@ -235,7 +235,7 @@ def test_new_leadership_resets_highest_copied_offset() -> None:
     assert world.log.local_only_bytes == world.log.size_bytes
 
 
-def test_t28_only_inactive_segments_below_last_stable_offset_are_copied() -> None:
+def test_only_inactive_segments_below_last_stable_offset_are_copied() -> None:
     """T-28."""
     world = LogWorld(TIERED)
     for number in range(3):
@@ -257,7 +257,7 @@ def test_t28_only_inactive_segments_below_last_stable_offset_are_copied() -> Non
     assert [each.end_offset for each in list_candidate_segments(log)][:2] == [2, 5]
 
 
-def test_t21_t56_segment_is_copied_with_indexes_snapshot_and_epochs() -> None:
+def test_segment_is_copied_with_indexes_snapshot_and_epochs() -> None:
     """T-21, T-56."""
     world = LogWorld(TIERED)
     for number in range(3):
@@ -290,7 +290,7 @@ def test_t21_t56_segment_is_copied_with_indexes_snapshot_and_epochs() -> None:
     assert data.log.file.pins == 0
 
 
-def test_t56_missing_or_corrupt_snapshot_is_rebuilt() -> None:
+def test_missing_or_corrupt_snapshot_is_rebuilt() -> None:
     """T-56."""
     world = filled()
     first, second, _ = list_candidate_segments(world.log)

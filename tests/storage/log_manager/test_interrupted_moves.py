@@ -85,7 +85,8 @@ def left(world: LogManagerWorld, path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["t-0.move", FUTURE])
-async def test_j13_move_with_source_and_future_replica_continues(name: str) -> None:
+async def test_move_with_source_and_future_replica_continues(name: str) -> None:
+    """J-13."""
     world = await disk_with((A, "t-0"), (B, name))
     async with started(world) as manager:
         log = manager.get("t", 0)
@@ -95,7 +96,8 @@ async def test_j13_move_with_source_and_future_replica_continues(name: str) -> N
     assert (left(world, A), left(world, B)) == ([], ["t-0"])
 
 
-async def test_j13_move_without_file_descriptors_continues_later() -> None:
+async def test_move_without_file_descriptors_continues_later() -> None:
+    """J-13."""
     world = await disk_with((A, "t-0"), (B, FUTURE))
     fault = world.disk.fail(f"{B}/{FUTURE}", errno.EMFILE, {"rename"}, times=1)
     async with started(world) as manager:
@@ -107,8 +109,8 @@ async def test_j13_move_without_file_descriptors_continues_later() -> None:
         assert not manager.registry.logs_by_directory[B].directory.failed
 
 
-async def test_j13_future_replica_that_differs_is_copied_again() -> None:
-    """The future replica is torn, longer, or has other records."""
+async def test_future_replica_that_differs_is_copied_again() -> None:
+    """J-13: the future replica is torn, longer, or has other records."""
     world = await disk_with((A, "t-0"), (B, "t-0.move"))
     files = VirtualFiles(world.disk)
     for number, name in enumerate(files.list(B / "t-0.move")):
@@ -124,9 +126,10 @@ async def test_j13_future_replica_that_differs_is_copied_again() -> None:
         assert contents(log) == VALUES
 
 
-async def test_j14_future_replica_without_current_on_failing_disk_is_offline(
+async def test_future_replica_without_current_on_failing_disk_is_offline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """J-14."""
     world = await disk_with((A, "t-0.delete"), (B, "t-0.move"))
     async with world.running() as manager:
         load = LogOpener.load
@@ -146,7 +149,8 @@ async def test_j14_future_replica_without_current_on_failing_disk_is_offline(
 
 
 @pytest.mark.parametrize("name", ["t-0.move", FUTURE])
-async def test_j14_future_replica_without_current_is_promoted(name: str) -> None:
+async def test_future_replica_without_current_is_promoted(name: str) -> None:
+    """J-14."""
     world = await disk_with((A, "t-0.delete"), (B, name))
     async with world.running() as manager:
         with pytest.raises(LogFailed):  # offline until the metadata is known
@@ -165,8 +169,8 @@ async def test_j14_future_replica_without_current_is_promoted(name: str) -> None
         assert contents(log) == [*VALUES, "later append"]
 
 
-async def test_j14_future_replica_assigned_to_missing_directory_is_offline() -> None:
-    """An unmounted disk looks like an empty directory without errors."""
+async def test_future_replica_assigned_to_missing_directory_is_offline() -> None:
+    """J-14: an unmounted disk looks like an empty directory without errors."""
     world = await disk_with((B, "t-0.move"))
     async with started(world, elsewhere=True) as manager:
         with pytest.raises(LogFailed):
@@ -180,9 +184,10 @@ async def test_j14_future_replica_assigned_to_missing_directory_is_offline() -> 
 
 
 @pytest.mark.parametrize("name", ["t-0.move", FUTURE])
-async def test_j15_future_replica_without_current_is_offline_while_a_directory_is_offline(
+async def test_future_replica_without_current_is_offline_while_a_directory_is_offline(
     name: str,
 ) -> None:
+    """J-15."""
     world = await disk_with((B, name))
     fault = world.disk.fail("/c*")
     async with started(world) as manager:
@@ -198,7 +203,8 @@ async def test_j15_future_replica_without_current_is_offline_while_a_directory_i
 
 
 @pytest.mark.parametrize("name", ["t-0.delete", f"t-0.{UUID(int=8).hex}-delete"])
-async def test_j16_deleted_directories_are_removed(name: str) -> None:
+async def test_deleted_directories_are_removed(name: str) -> None:
+    """J-16."""
     world = await disk_with((A, "t-0"), (B, name))
     async with started(world) as manager:
         assert len(manager.directory_deletion) == 1
@@ -437,8 +443,8 @@ async def test_stray_log_keeps_checkpoint_of_future_replica(is_copy: bool) -> No
         assert world.read(path) == begins_at_5
 
 
-async def test_j14_promoted_log_that_failed_to_open_is_recovered_at_next_start() -> None:
-    """The log was renamed already, and its end may be torn."""
+async def test_promoted_log_that_failed_to_open_is_recovered_at_next_start() -> None:
+    """J-14: the log was renamed already, and its end may be torn."""
     world = await disk_with((A, "t-0.delete"), (B, "t-0.move"))
     files = VirtualFiles(world.disk)
     last = [name for name in files.list(B / "t-0.move") if name.endswith(".log")][-1]
@@ -456,7 +462,8 @@ async def test_j14_promoted_log_that_failed_to_open_is_recovered_at_next_start()
 
 
 @pytest.mark.parametrize("where", ["t-0.move", "t-0/*.log"])
-async def test_j14_promotion_without_file_descriptors_is_retried(where: str) -> None:
+async def test_promotion_without_file_descriptors_is_retried(where: str) -> None:
+    """J-14."""
     world = await disk_with((A, "t-0.delete"), (B, "t-0.move"))
     fault = world.disk.fail(f"{B}/{where}", errno.EMFILE, {"rename", "open"}, times=1)
     async with started(world) as manager:
@@ -466,7 +473,8 @@ async def test_j14_promotion_without_file_descriptors_is_retried(where: str) -> 
         assert contents(log) == VALUES
 
 
-async def test_j14_clean_shutdown_before_promotion_leaves_future_replica_unclean() -> None:
+async def test_clean_shutdown_before_promotion_leaves_future_replica_unclean() -> None:
+    """J-14."""
     world = await disk_with((A, "t-0.delete"), (B, "t-0.move"))
     fault = world.disk.fail(f"{B}/t-0/*.log", errno.EMFILE)
     async with world.running(housekeeping=True) as manager:
@@ -484,9 +492,10 @@ async def test_j14_clean_shutdown_before_promotion_leaves_future_replica_unclean
         assert contents(log) == VALUES
 
 
-async def test_j14_unexpected_error_in_promotion_takes_only_the_partition_offline(
+async def test_unexpected_error_in_promotion_takes_only_the_partition_offline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """J-14."""
     world = await disk_with((A, "t-0.delete"), (B, "t-0.move"))
 
     def break_down(*args: Any) -> PartitionLog:
@@ -504,7 +513,8 @@ async def test_j14_unexpected_error_in_promotion_takes_only_the_partition_offlin
         assert contents(log) == VALUES
 
 
-async def test_j14_promotion_blocked_by_a_file_takes_only_the_partition_offline() -> None:
+async def test_promotion_blocked_by_a_file_takes_only_the_partition_offline() -> None:
+    """J-14."""
     world = await disk_with((A, "t-0.delete"), (B, "t-0.move"))
     VirtualFiles(world.disk).write_new(B / "t-0", b"a note")
     async with started(world) as manager:
@@ -517,7 +527,8 @@ async def test_j14_promotion_blocked_by_a_file_takes_only_the_partition_offline(
         assert contents(log) == VALUES
 
 
-async def test_j14_future_replica_with_wrong_file_type_takes_only_the_partition_offline() -> None:
+async def test_future_replica_with_wrong_file_type_takes_only_the_partition_offline() -> None:
+    """J-14."""
     world = await disk_with((A, "t-0.delete"), (B, "t-0.move"))
     files = VirtualFiles(world.disk)
     files.remove(B / "t-0.move" / METADATA)

@@ -89,7 +89,9 @@ def verdicts(
 
 @pytest.mark.parametrize("elsewhere", [False, True])
 @pytest.mark.parametrize("bad", [False, True])
-def test_j13_j14_j15_startup_decision_table(bad: bool, elsewhere: bool) -> None:
+def test_startup_decision_table(bad: bool, elsewhere: bool) -> None:
+    """J-13, J-14, J-15."""
+
     def of(live: list[Path], *copies: Path) -> list[StartupAction]:
         return verdicts(live, *copies, bad=bad, elsewhere=elsewhere)
 

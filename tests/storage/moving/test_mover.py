@@ -69,7 +69,8 @@ async def moved(manager: LogManager) -> None:
     await wait_until_async(lambda: not manager.mover.moves(), pause=0.001)
 
 
-async def test_j05_j09_moved_replica_serves_reads_and_appends(world: LogManagerWorld) -> None:
+async def test_moved_replica_serves_reads_and_appends(world: LogManagerWorld) -> None:
+    """J-05, J-09."""
     async with running(world) as (manager, log):
         before = contents(log)
         await manager.mover.move(T0, B)
@@ -98,7 +99,8 @@ async def grown(log: PartitionLog, count: int = 5) -> None:
         append(log, f"grown {number} " + "z" * 60)
 
 
-async def test_j02_cancelled_move_removes_future_replica(world: LogManagerWorld) -> None:
+async def test_cancelled_move_removes_future_replica(world: LogManagerWorld) -> None:
+    """J-02."""
     async with running(world) as (manager, log):
         before = contents(log)
         hold_moves(manager.mover)
@@ -117,10 +119,10 @@ async def test_j02_cancelled_move_removes_future_replica(world: LogManagerWorld)
 
 
 @pytest.mark.parametrize("operation", ["rename", "sync"])
-async def test_j02_cancellation_without_file_descriptors_is_retried(
+async def test_cancellation_without_file_descriptors_is_retried(
     clock: VirtualClock, operation: str
 ) -> None:
-    """Otherwise the next start would continue the cancelled move."""
+    """J-02: otherwise the next start would continue the cancelled move."""
     world = LogManagerWorld(paths=(M, A, B), clock=clock)
     async with running(world) as (manager, _):
         hold_moves(manager.mover)
@@ -161,7 +163,8 @@ async def test_move_to_another_directory_replaces_the_current_move(world: LogMan
         assert log.directory.parent == A
 
 
-async def test_j06_moves_beyond_thread_limit_are_queued(world: LogManagerWorld) -> None:
+async def test_moves_beyond_thread_limit_are_queued(world: LogManagerWorld) -> None:
+    """J-06."""
     async with running(world) as (manager, log):
         other = await manager.create("u", 0, TWO, directory_id=manager.directories.all[0].id)
         append(other, "x" * 100)
@@ -178,14 +181,16 @@ async def test_j06_moves_beyond_thread_limit_are_queued(world: LogManagerWorld) 
         assert (log.directory.parent, other.directory.parent) == (B, B)
 
 
-def test_j06_default_thread_count_is_number_of_directories(world: LogManagerWorld) -> None:
+def test_default_thread_count_is_number_of_directories(world: LogManagerWorld) -> None:
+    """J-06."""
     world.paths = (A, B, C)
     manager = world.manager()
     assert manager.mover.threads == 3
     manager.directories.close()
 
 
-async def test_j07_throttle_limits_all_moves_together_within_5_percent(clock: VirtualClock) -> None:
+async def test_throttle_limits_all_moves_together_within_5_percent(clock: VirtualClock) -> None:
+    """J-07."""
     world = LogManagerWorld(clock=clock)
     async with running(world) as (manager, log):
         other = await manager.create("u", 0, TWO, directory_id=manager.directory_of(log).id)
@@ -203,7 +208,8 @@ async def test_j07_throttle_limits_all_moves_together_within_5_percent(clock: Vi
         assert 19 <= clock.monotonic() - began <= 21
 
 
-async def test_j10_old_directory_is_removed_after_delete_delay(clock: VirtualClock) -> None:
+async def test_old_directory_is_removed_after_delete_delay(clock: VirtualClock) -> None:
+    """J-10."""
     world = LogManagerWorld(clock=clock)
     async with running(world) as (manager, log):
         await manager.mover.move(T0, B)
@@ -224,7 +230,8 @@ async def test_j10_old_directory_is_removed_after_delete_delay(clock: VirtualClo
         assert len(contents(log)) == 60
 
 
-async def test_j10_clean_shutdown_leaves_only_names_known_to_kafka(world: LogManagerWorld) -> None:
+async def test_clean_shutdown_leaves_only_names_known_to_kafka(world: LogManagerWorld) -> None:
+    """J-10."""
     async with running(world) as (manager, log):
         for where in (B, A, B):
             await manager.mover.move(T0, where)
@@ -242,9 +249,10 @@ async def test_j10_clean_shutdown_leaves_only_names_known_to_kafka(world: LogMan
         assert len(manager.directory_deletion) == 3
 
 
-async def test_j10_old_directory_removed_by_operator_does_not_prevent_clean_shutdown(
+async def test_old_directory_removed_by_operator_does_not_prevent_clean_shutdown(
     world: LogManagerWorld,
 ) -> None:
+    """J-10."""
     async with running(world) as (manager, _):
         await manager.mover.move(T0, B)
         await moved(manager)
@@ -253,9 +261,8 @@ async def test_j10_old_directory_removed_by_operator_does_not_prevent_clean_shut
 
 
 @pytest.mark.parametrize("bad", [A, B])
-async def test_j11_move_stops_when_a_directory_goes_offline(
-    world: LogManagerWorld, bad: Path
-) -> None:
+async def test_move_stops_when_a_directory_goes_offline(world: LogManagerWorld, bad: Path) -> None:
+    """J-11."""
     world.paths = (M, A, B)
     async with running(world) as (manager, log):
         before = contents(log)
@@ -276,10 +283,10 @@ async def test_j11_move_stops_when_a_directory_goes_offline(
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EROFS])
 @pytest.mark.parametrize("operation", ["write", "sync", "rename", "create"])
-async def test_j11_destination_error_keeps_source_online(
+async def test_destination_error_keeps_source_online(
     world: LogManagerWorld, operation: str, code: int
 ) -> None:
-    """For any failing operation, the source remains the current replica."""
+    """J-11: for any failing operation, the source remains the current replica."""
     world.paths = (M, A, B)
     async with running(world) as (manager, log):
         before = contents(log)
@@ -382,9 +389,10 @@ async def test_full_destination_is_logged(
         assert (log.directory.parent, MOVE in world.names(B)) == (A, False)
 
 
-async def test_j12_retention_and_delete_records_apply_to_future_replica(
+async def test_retention_and_delete_records_apply_to_future_replica(
     world: LogManagerWorld,
 ) -> None:
+    """J-12."""
     async with running(world) as (manager, log):
         world.mover = MoverSettings(bytes_per_second=1)
         await manager.mover.move(T0, B)
@@ -405,9 +413,8 @@ async def test_j12_retention_and_delete_records_apply_to_future_replica(
 
 
 @pytest.mark.parametrize("offset", [0, 3, 27, 31, 59])
-async def test_j12_truncation_applies_to_future_replica(
-    world: LogManagerWorld, offset: int
-) -> None:
+async def test_truncation_applies_to_future_replica(world: LogManagerWorld, offset: int) -> None:
+    """J-12."""
     async with running(world) as (manager, log):
         world.mover = MoverSettings(bytes_per_second=1)
         await manager.mover.move(T0, B)
@@ -609,9 +616,10 @@ async def test_copy_without_file_descriptors_continues_without_loss(
         assert future.copied_bytes == log.size_bytes
 
 
-async def test_j03_requested_directory_is_kept_after_failed_creation(
+async def test_requested_directory_is_kept_after_failed_creation(
     world: LogManagerWorld,
 ) -> None:
+    """J-03."""
     async with running(world) as (manager, _):
         later = TopicPartition("later", 0)
         with pytest.raises(ReplicaNotAvailable):
@@ -625,8 +633,8 @@ async def test_j03_requested_directory_is_kept_after_failed_creation(
         assert not manager.registry.preferred
 
 
-async def test_j13_move_continues_after_clean_shutdown(world: LogManagerWorld) -> None:
-    """The future replica becomes Kafka's `-future`: whole segments, cleanly closed."""
+async def test_move_continues_after_clean_shutdown(world: LogManagerWorld) -> None:
+    """J-13: the future replica becomes Kafka's `-future`: whole segments, cleanly closed."""
     async with running(world) as (manager, log):
         before = contents(log)
         world.mover = MoverSettings(bytes_per_second=1)

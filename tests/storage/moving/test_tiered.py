@@ -92,14 +92,14 @@ async def retry_if_files_replaced() -> tuple[Promised, LogManagerWorld, Counting
     return promised, world, power
 
 
-async def test_e4_moved_tiered_log_keeps_remote_offsets() -> None:
+async def test_moved_tiered_log_keeps_remote_offsets() -> None:
     """E4, T-57."""
     promised, world, _ = await retry_if_files_replaced()
     await check_after(world.killed(), promised)
 
 
 @pytest.mark.parametrize("step", [17, pytest.param(1, marks=pytest.mark.slow)])
-async def test_e4_kill_at_every_disk_operation_keeps_tiered_log(step: int) -> None:
+async def test_kill_at_every_disk_operation_keeps_tiered_log(step: int) -> None:
     """E4 and J-13, J-14."""
     promised, _, power = await retry_if_files_replaced()
     first, last = promised.move_began + 1, power.uses

@@ -40,7 +40,7 @@ SEALED = [SegmentOffsets(0, 9), SegmentOffsets(10, 19), SegmentOffsets(20, 29)]
         (-1, 0, 0, []),
     ],
 )
-def test_t28_inactive_segments_below_last_stable_offset_are_selected(
+def test_inactive_segments_below_last_stable_offset_are_selected(
     copied: int, log_start: int, stable: int, wanted: list[int]
 ) -> None:
     """T-28, E15: the active segment, undecided, copied and deleted segments are excluded."""
@@ -64,14 +64,14 @@ def test_t28_inactive_segments_below_last_stable_offset_are_selected(
         ([(0, 0), (2, 5)], 8, {2: 12}, 7),
     ],
 )
-def test_t31_new_leader_finds_highest_copied_offset_by_its_epochs(
+def test_new_leader_finds_highest_copied_offset_by_its_epochs(
     lineage: list[tuple[int, int]], end: int, highest: dict[int, int], wanted: int
 ) -> None:
     """T-31, E15: the newest epoch first, limited to each epoch's end."""
     assert find_highest_copied_offset(epochs(*lineage), end, highest.get) == wanted
 
 
-def test_t62_copies_resume_after_failover() -> None:
+def test_copies_resume_after_failover() -> None:
     """T-62: the remote tier has 0-2 and 3-4, leader epoch 2 starts at 6: copying continues at 5."""
     lineage = epochs((0, 0), (1, 3), (2, 6))
     assert find_highest_copied_offset(lineage, 9, {0: 2, 1: 4}.get) + 1 == 5
@@ -81,7 +81,7 @@ def test_t62_copies_resume_after_failover() -> None:
     ("first", "local_start", "wanted"),
     [({}, 30, 30), ({0: 3}, 30, 3), ({2: 12}, 30, 12), ({0: 3, 2: 12}, 30, 3), ({2: 50}, 30, 30)],
 )
-def test_t36_log_start_offset_of_new_leader(
+def test_log_start_offset_of_new_leader(
     first: dict[int, int], local_start: int, wanted: int
 ) -> None:
     """T-36: the previous leader may have deleted more; at most the local log start offset."""

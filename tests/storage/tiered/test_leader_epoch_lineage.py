@@ -72,9 +72,10 @@ def histories(draw: st.DrawFn) -> list[tuple[int, int]]:
 
 
 @given(of=histories(), ours=histories(), last=st.integers(20, 25), offset=st.integers(0, 25))
-def test_t60_first_offset_where_segment_diverges_from_log(
+def test_first_offset_where_segment_diverges_from_log(
     of: list[tuple[int, int]], ours: list[tuple[int, int]], last: int, offset: int
 ) -> None:
+    """T-60."""
     first = of[0][1]
     offset = max(offset, first)
     found = shared_until(segment(first, last, *of), epochs(*ours), offset)

@@ -51,7 +51,7 @@ def restored(data: bytes, partition: TopicIdPartition = FOO_0) -> MetadataSnapsh
     return snapshot
 
 
-def test_t48_snapshot_file_has_kip_format() -> None:
+def test_snapshot_file_has_kip_format() -> None:
     """T-48, byte by byte."""
     metadata = with_copies(segment(2, 0, 100))
     deletion = RemotePartitionDeleteMetadata(
@@ -147,7 +147,7 @@ def test_snapshot_of_recreated_topic_is_refused() -> None:
         MetadataSnapshotReader(data, TopicIdPartition(UUID(int=9), "foo", 0))
 
 
-def test_t47_committed_offsets_file_format() -> None:
+def test_committed_offsets_file_format() -> None:
     """T-47, with the KIP's example."""
     assert encode_offsets({0: 2022, 4: 104, 2: 498}) == b"0 2022\n4 104\n2 498\n"
     assert decode_offsets(b"0 2022\n4 104\n2 498\n") == {0: 2022, 4: 104, 2: 498}

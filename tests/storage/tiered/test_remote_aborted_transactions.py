@@ -40,7 +40,7 @@ def with_transactions() -> Tiers:
     return tiers
 
 
-async def test_t35_remote_aborted_transactions_equal_local_ones() -> None:
+async def test_remote_aborted_transactions_equal_local_ones() -> None:
     """T-35, E10."""
     tiers = with_transactions()
     local = LogWorld(dataclasses.replace(TIERED, remote_storage_enable=False))
@@ -54,7 +54,7 @@ async def test_t35_remote_aborted_transactions_equal_local_ones() -> None:
             found.unpin()
 
 
-async def test_e10_search_without_cache_fetches_few_indexes() -> None:
+async def test_search_without_cache_fetches_few_indexes() -> None:
     """E10: the cache has one byte."""
     tiers = with_transactions()
     tiers.limit_bytes = 1
@@ -135,7 +135,7 @@ async def check_aborted(tiers: Tiers, local: LogWorld) -> None:
     ],
     ids=str,
 )
-async def test_t60_markers_of_diverging_segment_are_ignored(
+async def test_markers_of_diverging_segment_are_ignored(
     theirs: list[Step], ours: list[Step]
 ) -> None:
     """T-60, T-35: markers of a deposed leader hide committed records, or its segment ends the
@@ -148,9 +148,10 @@ async def test_t60_markers_of_diverging_segment_are_ignored(
 
 @settings(max_examples=50)
 @given(before=steps, theirs=steps, ours=steps)
-def test_t60_aborted_transactions_follow_lineage_of_log(
+def test_aborted_transactions_follow_lineage_of_log(
     before: list[Step], theirs: list[Step], ours: list[Step]
 ) -> None:
+    """T-60."""
     without_tiers = dataclasses.replace(TIERED, remote_storage_enable=False)
     local = play(LogWorld(without_tiers), before, ours)
     trio.run(check_aborted, of_two_leaders(before, theirs, ours), local)
@@ -164,7 +165,7 @@ def keep_on_disk(tiers: Tiers, size_bytes: int) -> None:
     log.remove_deleted(NOW_MS)
 
 
-async def test_t35_marker_deleted_locally_during_search_is_found(
+async def test_marker_deleted_locally_during_search_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """T-35: the segment with the marker is copied. It is still local while the remote tier is
@@ -223,7 +224,7 @@ def with_one_aborted() -> Tiers:
 
 
 @pytest.mark.parametrize("start", [1, 2, 8])
-async def test_t35_log_start_advance_during_read_returns_no_aborted_records(
+async def test_log_start_advance_during_read_returns_no_aborted_records(
     start: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """T-35: within the segment or past it. The log removes the epochs by which markers are found."""
@@ -238,7 +239,7 @@ async def test_t35_log_start_advance_during_read_returns_no_aborted_records(
         found.unpin()
 
 
-async def test_t35_segment_deleted_during_read_is_no_empty_transaction_index(
+async def test_segment_deleted_during_read_is_no_empty_transaction_index(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """T-35: the leader deleted the segment, and this node, which serves reads too, has not read
@@ -257,7 +258,7 @@ async def test_t35_segment_deleted_during_read_is_no_empty_transaction_index(
         assert not readers.indexes.has(second), "it was kept as one without any"
 
 
-async def test_t35_segment_with_started_deletion_is_looked_up_again(
+async def test_segment_with_started_deletion_is_looked_up_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """T-35: otherwise the segment with the marker would be skipped."""
@@ -278,8 +279,8 @@ async def test_t35_segment_with_started_deletion_is_looked_up_again(
         found.unpin()
 
 
-async def test_t35_reader_continues_in_readable_copy() -> None:
-    """A reader that stopped in another copy must not get a retriable error forever."""
+async def test_reader_continues_in_readable_copy() -> None:
+    """T-35: a reader that stopped in another copy must not get a retriable error forever."""
     tiers = Tiers()
     for _ in range(12):
         tiers.append(batch(2))

@@ -42,7 +42,7 @@ async def fetch(readers: Readers, number: int, kind: IndexType = IndexType.OFFSE
     return bytes(await readers.indexes.fetch(readers.tiers.metadata.known[number], kind))
 
 
-async def test_t10_index_is_fetched_once_and_stored_under_kafka_name() -> None:
+async def test_index_is_fetched_once_and_stored_under_kafka_name() -> None:
     """T-10."""
     tiers = filled()
     segment = tiers.metadata.known[1]

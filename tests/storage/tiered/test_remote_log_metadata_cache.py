@@ -57,7 +57,7 @@ def test_copy_is_readable_only_while_finished() -> None:
     assert seen == [(None, [1], 0), (1, [1], 100), (None, [1], 0), (None, [], 0)]
 
 
-def test_t23_segment_starts_with_copy_segment_started() -> None:
+def test_segment_starts_with_copy_segment_started() -> None:
     """T-23."""
     for state in (FINISHED, DELETING, DELETED):
         metadata = RemoteLogMetadataCache(FOO_0)
@@ -67,7 +67,7 @@ def test_t23_segment_starts_with_copy_segment_started() -> None:
         assert numbers(metadata) == []
 
 
-def test_t24_update_needs_existing_segment() -> None:
+def test_update_needs_existing_segment() -> None:
     """T-24."""
     metadata, copy = RemoteLogMetadataCache(FOO_0), segment(1, 0, 9)
     with pytest.raises(RemoteResourceNotFound):
@@ -87,7 +87,7 @@ def test_repeated_state_changes_nothing() -> None:
     assert metadata.size_bytes(0) == 100
 
 
-def test_t25_failed_copy_is_deleted_without_being_readable() -> None:
+def test_failed_copy_is_deleted_without_being_readable() -> None:
     """T-25: state 0 to 2; E15: an unfinished copy has no size."""
     metadata, copy = RemoteLogMetadataCache(FOO_0), segment(1, 0, 9)
     metadata.apply(copy)
@@ -113,7 +113,7 @@ def test_deletion_of_unfinished_copy_is_refused_once_finished() -> None:
         metadata.apply(becomes(copy, FINISHED))
 
 
-def test_t27_partition_deletion_states() -> None:
+def test_partition_deletion_states() -> None:
     """T-27."""
     metadata = RemoteLogMetadataCache(FOO_0)
     marked, started, finished = (
@@ -186,7 +186,7 @@ def test_copy_without_records_of_epoch_is_covered_by_previous_copy() -> None:
         assert metadata.size_bytes(0) == metadata.size_bytes(1) == 100
 
 
-def test_t31_highest_offset_is_kept_after_deletion() -> None:
+def test_highest_offset_is_kept_after_deletion() -> None:
     """T-31: expired segments must not be copied again."""
     copy = segment(1, 0, 9)
     metadata = with_copies(copy)
@@ -195,7 +195,7 @@ def test_t31_highest_offset_is_kept_after_deletion() -> None:
     assert (metadata.highest_offset(0), metadata.epochs()) == (9, [])
 
 
-def test_s01_sizes_by_epoch() -> None:
+def test_sizes_by_epoch() -> None:
     """S-01, E16: a segment of several epochs counts in each; an unknown epoch has size 0."""
     metadata = with_copies(
         segment(1, 0, 9, [(0, 0)]),
@@ -209,7 +209,7 @@ def test_s01_sizes_by_epoch() -> None:
     assert metadata.lineage_bytes(lineage, 50) == 500
 
 
-def test_t35_segments_without_transaction_index_are_skipped() -> None:
+def test_segments_without_transaction_index_are_skipped() -> None:
     """T-35: 1,000 segments, two of which have a transaction index."""
     copies = [
         segment(n, 10 * n, 10 * n + 9, txn_index_empty=n not in (300, 700)) for n in range(1, 1000)
@@ -250,7 +250,7 @@ def test_iteration_continues_during_concurrent_changes() -> None:
         assert seen == [0, 10, 20, 30, 50, 55, 60, 70, 80, 90]
 
 
-def test_t39_segments_below_timestamp_are_skipped() -> None:
+def test_segments_below_timestamp_are_skipped() -> None:
     """T-39: the largest timestamps need not increase."""
     times = [(37_037 * n) % 1_000_000 for n in range(2500)]
     times[7], times[2000] = -1, 1 << 60
@@ -337,7 +337,7 @@ def test_copy_without_records_of_epoch_is_readable_after_covering_copy_is_delete
     assert metadata.size_bytes(0) == both.size_bytes
 
 
-def test_s02_repeated_copy_counts_once() -> None:
+def test_repeated_copy_counts_once() -> None:
     """S-02: the next leader did not know a copy of the previous one, and copied the segment
     again."""
     metadata = with_copies(segment(1, 0, 9, [(0, 0)]), segment(2, 10, 19, [(0, 10)]))

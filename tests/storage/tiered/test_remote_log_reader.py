@@ -45,7 +45,7 @@ def filled(count: int = 30, **more: object) -> Tiers:
     return tiers
 
 
-async def test_t32_offsets_below_local_log_are_read_from_remote_tier() -> None:
+async def test_offsets_below_local_log_are_read_from_remote_tier() -> None:
     """T-32, T-33."""
     tiers = filled()
     start = tiers.log.local_log_start_offset
@@ -133,7 +133,7 @@ async def test_segment_without_records_is_skipped(number: int) -> None:
             found.unpin()
 
 
-async def test_t60_records_of_diverging_segment_are_not_read() -> None:
+async def test_records_of_diverging_segment_are_not_read() -> None:
     """T-60, E15: a segment of a deposed leader has more records after the divergence."""
     tiers = filled(2)
     tiers.log.roll()
@@ -184,7 +184,7 @@ async def test_offset_without_segment_raises_retriable_error() -> None:
             await readers.read(10)
 
 
-async def test_t33_offset_below_log_start_raises_offset_out_of_range() -> None:
+async def test_offset_below_log_start_raises_offset_out_of_range() -> None:
     """T-33: a deleted segment."""
     tiers = filled()
     async with tiers.readers() as readers:
@@ -297,7 +297,7 @@ async def test_reads_succeed_after_store_recovers() -> None:
 # Limits
 
 
-async def test_t13_reads_beyond_pending_limit_are_refused() -> None:
+async def test_reads_beyond_pending_limit_are_refused() -> None:
     """T-13."""
     tiers = filled(60, reader_limits=ReaderLimits(threads=1, pending_max=1))
     starts = [each.start_offset for each in tiers.metadata.known[:6]]

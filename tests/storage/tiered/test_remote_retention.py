@@ -69,7 +69,7 @@ def test_no_segment_expires_without_limits() -> None:
         (0, 3, 30),
     ],
 )
-def test_s03_oldest_segments_expire_by_retention_bytes(
+def test_oldest_segments_expire_by_retention_bytes(
     retention: int, gone: int, start: int | None
 ) -> None:
     """S-03, E7: remote and local-only bytes together; never below the limit."""
@@ -79,7 +79,7 @@ def test_s03_oldest_segments_expire_by_retention_bytes(
     assert found.log_start_offset == start
 
 
-def test_t36_oldest_segments_expire_by_retention_ms() -> None:
+def test_oldest_segments_expire_by_retention_ms() -> None:
     """T-36, E7."""
     old = [segment(0, 9, newest_ms=999_999), segment(10, 19), segment(20, 29, newest_ms=999_999)]
     found = decide(replace(LOG, retention_ms=1_000_000), old)
@@ -89,7 +89,7 @@ def test_t36_oldest_segments_expire_by_retention_ms() -> None:
     assert found.log_start_offset == 10
 
 
-def test_s03_empty_segment_does_not_keep_following_segments() -> None:
+def test_empty_segment_does_not_keep_following_segments() -> None:
     """S-03: the topic was compacted before; Kafka deletes the segment with the following expired
     ones."""
     empty, *more = replace(THREE[0], size_bytes=0), *THREE[1:]
@@ -99,14 +99,14 @@ def test_s03_empty_segment_does_not_keep_following_segments() -> None:
     assert decide(replace(LOG, retention_bytes=350), [empty, *more]).expired == ()
 
 
-def test_s03_segment_expired_by_time_counts_once_for_size() -> None:
+def test_segment_expired_by_time_counts_once_for_size() -> None:
     """S-03: deleted once, counted once."""
     old = [segment(0, 9, newest_ms=1), *THREE[1:]]
     log = replace(LOG, retention_ms=1_000_000, retention_bytes=250)
     assert reasons(log, *old) == {0: DeletionReason.RETENTION_MS}
 
 
-def test_t37_segments_below_log_start_offset_are_deleted() -> None:
+def test_segments_below_log_start_offset_are_deleted() -> None:
     """T-37, E6: DeleteRecords(15) deletes segments that end before 15; the log start offset stays
     15."""
     log = replace(LOG, epochs=epochs((0, 15)), log_start_offset=15)
@@ -117,21 +117,21 @@ def test_t37_segments_below_log_start_offset_are_deleted() -> None:
     assert found.log_start_offset is None
 
 
-def test_s03_segment_below_log_start_counts_once_for_size() -> None:
+def test_segment_below_log_start_counts_once_for_size() -> None:
     """S-03: 350 bytes, of which 100 are below the log start offset: a limit of 250 deletes no
     more."""
     log = replace(LOG, epochs=epochs((0, 10)), log_start_offset=10, retention_bytes=250)
     assert reasons(log, *THREE) == {0: DeletionReason.LOG_START}
 
 
-def test_e15_segment_below_log_start_with_later_epoch_is_kept() -> None:
+def test_segment_below_log_start_with_later_epoch_is_kept() -> None:
     """E15: its epoch may be of a lost lineage."""
     log = replace(LOG, epochs=epochs((1, 30)), log_start_offset=30)
     assert reasons(log, segment(0, 9, (2, 0))) == {}
     assert reasons(log, segment(0, 9, (0, 0), (1, 5))) == {0: DeletionReason.LOG_START}
 
 
-def test_e15_segments_outside_lineage_are_skipped() -> None:
+def test_segments_outside_lineage_are_skipped() -> None:
     """E15: they neither expire by retention nor keep other segments."""
     log = replace(LOG, epochs=epochs((0, 0), (2, 10)), retention_bytes=250)
     lost = segment(5, 19, (0, 5), (1, 8))
@@ -143,7 +143,7 @@ def test_e15_segments_outside_lineage_are_skipped() -> None:
     }
 
 
-def test_e15_unfinished_segments_do_not_advance_log_start() -> None:
+def test_unfinished_segments_do_not_advance_log_start() -> None:
     """E15: failed copies are no reason to let the log start later."""
     log = replace(LOG, retention_ms=1, retention_bytes=0)
     found = decide(log, [segment(0, 9, state=STARTED), segment(0, 9, state=DELETING, id=4)])
@@ -174,7 +174,7 @@ def test_unfinished_dangling_and_unreferenced_segments_are_deleted() -> None:
     assert found.log_start_offset is None
 
 
-def test_e15_segments_in_progress_are_kept() -> None:
+def test_segments_in_progress_are_kept() -> None:
     """E15: neither a copy nor a deletion in progress is started again."""
     log = replace(LOG, retention_bytes=0)
     busy = segment(0, 9)

@@ -39,11 +39,11 @@ def settings(**values: str) -> RemoteStorageSettings:
 
 
 class TestWhere:
-    def test_t04_url_is_passed_to_remote_storage(self) -> None:
+    def test_url_is_passed_to_remote_storage(self) -> None:
         """T-04: properties with the prefix remote.log.storage. are passed to the remote storage."""
         assert settings(url="s3://bucket/here").url() == "s3://bucket/here"
 
-    def test_t04_impl_prefix_takes_precedence(self) -> None:
+    def test_impl_prefix_takes_precedence(self) -> None:
         """T-04 as in Kafka 4.x: remote.log.storage.manager.impl.prefix, rsm.config. by default."""
         both = OURS | {"remote.log.storage.url": "file:///a", "rsm.config.url": "file:///b"}
         assert RemoteStorageSettings(both).url() == "file:///b"
@@ -119,7 +119,7 @@ class TestWhatIsWrong:
             (KAFKAS | {"rsm.config.delete.enable": "false"}, "only 'true' is supported"),
         ],
     )  # fmt: skip
-    def test_t02_missing_class_and_unknown_properties_are_refused(
+    def test_missing_class_and_unknown_properties_are_refused(
         self, properties: dict[str, str], says: str
     ) -> None:
         """T-02: the class is mandatory."""

@@ -38,7 +38,7 @@ def filled() -> Tiers:
     return tiers
 
 
-async def test_t39_timestamp_lookup_equals_local_lookup() -> None:
+async def test_timestamp_lookup_equals_local_lookup() -> None:
     """T-39, E5."""
     tiers = filled()
     local = LogWorld(dataclasses.replace(TIERED, remote_storage_enable=False))
@@ -124,7 +124,7 @@ async def test_segments_without_timestamps_are_not_fetched() -> None:
         assert await readers.timestamps.find(tiers.log, NOW_MS + 10) is None
 
 
-async def test_e15_segments_outside_lineage_are_ignored() -> None:
+async def test_segments_outside_lineage_are_ignored() -> None:
     """E15."""
     tiers = filled()
     first = tiers.metadata.known[0]
@@ -143,7 +143,7 @@ async def test_e15_segments_outside_lineage_are_ignored() -> None:
 
 
 @pytest.mark.parametrize("kind", [IndexType.OFFSET, IndexType.TIMESTAMP])
-async def test_t19_segment_without_index_is_read_from_its_start(kind: IndexType) -> None:
+async def test_segment_without_index_is_read_from_its_start(kind: IndexType) -> None:
     """T-19."""
     tiers = filled()
     async with tiers.readers() as readers:
@@ -154,7 +154,7 @@ async def test_t19_segment_without_index_is_read_from_its_start(kind: IndexType)
 
 
 @pytest.mark.parametrize("largest", [False, True])
-async def test_t39_segment_deleted_during_lookup_is_skipped(largest: bool) -> None:
+async def test_segment_deleted_during_lookup_is_skipped(largest: bool) -> None:
     """T-39: the log start offset is higher by then."""
     tiers = Tiers()
     for time in (9, 9, 9, 9, 8, 7, 6, 5, 4, 3, 2):
@@ -184,7 +184,7 @@ async def test_t39_segment_deleted_during_lookup_is_skipped(largest: bool) -> No
 
 
 @pytest.mark.parametrize("wrong", ["no batch", "another batch"])
-async def test_t10_corrupt_cached_index_is_fetched_again(wrong: str) -> None:
+async def test_corrupt_cached_index_is_fetched_again(wrong: str) -> None:
     """T-10: as who reads there has it."""
     tiers = Tiers(LogWorld(dataclasses.replace(TIERED, internal_segment_bytes=800)))
     append_to(tiers.log_world)
@@ -213,10 +213,10 @@ async def test_unread_metadata_raises() -> None:
             await readers.timestamps.find(tiers.log, NOW_MS)
 
 
-async def test_t39_segment_deleted_locally_during_lookup_is_found(
+async def test_segment_deleted_locally_during_lookup_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is local while the remote tier is searched, and deleted while the local log is searched."""
+    """T-39: it is local while the remote tier is searched, and deleted while the local log is searched."""
     tiers = Tiers()
     log, run = tiers.log, tiers.offload.run
 

@@ -36,7 +36,7 @@ SEGMENT = RemoteLogSegmentMetadata(
 
 
 @pytest.mark.parametrize(("before", "after"), list(product([None, *SegmentState], SegmentState)))
-def test_t25_valid_transitions_of_segment(before: SegmentState | None, after: SegmentState) -> None:
+def test_valid_transitions_of_segment(before: SegmentState | None, after: SegmentState) -> None:
     """T-25."""
     allowed = {(None, 0), (0, 1), (0, 2), (1, 2), (2, 3), (0, 0), (1, 1), (2, 2), (3, 3)}
     assert is_valid_transition(before, after) == ((before, after) in allowed)
@@ -45,7 +45,7 @@ def test_t25_valid_transitions_of_segment(before: SegmentState | None, after: Se
 @pytest.mark.parametrize(
     ("before", "after"), list(product([None, *PartitionDeleteState], PartitionDeleteState))
 )
-def test_t27_valid_transitions_of_partition_deletion(
+def test_valid_transitions_of_partition_deletion(
     before: PartitionDeleteState | None, after: PartitionDeleteState
 ) -> None:
     """T-27."""

@@ -25,7 +25,7 @@ def walk(steps: SegmentStateMachine, advance: list[StepOutcome]) -> list[Segment
     return seen
 
 
-def test_t29_copy_is_published_before_and_after() -> None:
+def test_copy_is_published_before_and_after() -> None:
     """T-29: STARTED, the copy, FINISHED."""
     steps = SegmentStateMachine()
     assert walk(steps, [DONE, DONE, DONE]) == [
@@ -38,7 +38,7 @@ def test_t29_copy_is_published_before_and_after() -> None:
 
 
 @pytest.mark.parametrize("how", [FAILED, REFUSED])
-def test_e15_failed_copy_is_deleted(how: StepOutcome) -> None:
+def test_failed_copy_is_deleted(how: StepOutcome) -> None:
     """E15: a failed copy leaves nothing dangling."""
     assert walk(SegmentStateMachine(), [DONE, how, DONE, DONE, DONE])[2:] == [
         SegmentStep.PUBLISH_DELETE_STARTED,
@@ -48,7 +48,7 @@ def test_e15_failed_copy_is_deleted(how: StepOutcome) -> None:
     ]
 
 
-def test_t36_copy_whose_deletion_started_is_deleted_again() -> None:
+def test_copy_whose_deletion_started_is_deleted_again() -> None:
     """T-36: objects may have been written after that deletion."""
     assert walk(SegmentStateMachine(SegmentStep.PUBLISH_COPY_FINISHED), [REFUSED, DONE, DONE])[
         1:
@@ -59,7 +59,7 @@ def test_t36_copy_whose_deletion_started_is_deleted_again() -> None:
     ]
 
 
-def test_t29_finished_copy_is_published_until_result_is_known() -> None:
+def test_finished_copy_is_published_until_result_is_known() -> None:
     """T-29: FINISHED may have been published, so the copy is never deleted."""
     steps = SegmentStateMachine(SegmentStep.PUBLISH_COPY_FINISHED)
     walk(steps, [FAILED, FAILED])
@@ -71,7 +71,7 @@ def test_t29_finished_copy_is_published_until_result_is_known() -> None:
 @pytest.mark.parametrize(
     "state", [SegmentState.COPY_SEGMENT_STARTED, SegmentState.COPY_SEGMENT_FINISHED]
 )
-def test_t36_deletion_is_published_before_and_after(state: SegmentState) -> None:
+def test_deletion_is_published_before_and_after(state: SegmentState) -> None:
     """T-36."""
     assert walk(SegmentStateMachine.to_delete(state), [DONE, DONE, DONE]) == [
         SegmentStep.PUBLISH_DELETE_STARTED,
@@ -81,7 +81,7 @@ def test_t36_deletion_is_published_before_and_after(state: SegmentState) -> None
     ]
 
 
-def test_t36_started_deletion_continues() -> None:
+def test_started_deletion_continues() -> None:
     """T-36: DELETE_STARTED retried."""
     assert (
         SegmentStateMachine.to_delete(SegmentState.DELETE_SEGMENT_STARTED).step
@@ -89,7 +89,7 @@ def test_t36_started_deletion_continues() -> None:
     )
 
 
-def test_t25_every_path_ends_and_publishes_only_valid_transitions() -> None:
+def test_every_path_ends_and_publishes_only_valid_transitions() -> None:
     """T-25."""
     seen: set[tuple[SegmentStep, SegmentState | None]] = set()
     todo: list[tuple[SegmentStep, SegmentState | None]] = [(SegmentStep.PUBLISH_COPY_STARTED, None)]
