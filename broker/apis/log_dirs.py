@@ -27,7 +27,7 @@ from odradek.storage.moving.move import MoveStatus
 Values = dict[str, Any]
 Wanted = frozenset[tuple[str, int]] | None
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("odradek.replica_moves")
 
 ANY = "any"
 INT64_MAX = (1 << 63) - 1

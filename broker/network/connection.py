@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from odradek.broker.requests.route import Route
     from odradek.broker.services import Services
 
-log = logging.getLogger("odradek.connection")
+log = logging.getLogger("odradek.network")
 
 REQUESTS_PER_STEP = 64
 BYTES_PER_STEP = 1024 * 1024

@@ -17,7 +17,7 @@ from odradek.broker.coordination.response_future import ResponseFuture
 from odradek.client.errors import ClientError
 from odradek.seams.values import state_class
 
-log = logging.getLogger("odradek.peers")
+log = logging.getLogger("odradek.broker_connections")
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

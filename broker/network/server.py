@@ -17,7 +17,7 @@ from odradek.seams.network import Connection, Listener, Selector
 if TYPE_CHECKING:
     from odradek.broker.services import Services
 
-log = logging.getLogger("odradek.server")
+log = logging.getLogger("odradek.network")
 
 IDLE_CHECKS_PER_LIMIT = 4
 IDLE_CHECK_SECONDS_MAX = 10.0

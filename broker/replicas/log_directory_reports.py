@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from odradek.broker.controller.controller_channel import ActiveController
     from odradek.replication.partition.partition import Partition
 
-log = logging.getLogger("odradek.directories")
+log = logging.getLogger("odradek.log_directories")
 
 Replica = tuple[UUID, int]
 """Topic id and partition."""

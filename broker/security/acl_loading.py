@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from odradek.broker.security.authorizer import Authorizer
     from odradek.replication.raft.metadata_manager import MetadataManager
 
-_log = logging.getLogger("odradek.connection")
+_log = logging.getLogger("odradek.network")
 
 TIMEOUT_SECONDS: Final = 5.0
 """Time that a request waits for the ACLs: enough for an election, less than request timeouts of clients."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from odradek.storage.tiered.remote_log_metadata_manager import RemoteLogMetadataManager
     from odradek.storage.tiered.remote_storage_manager import RemoteStorageManager
 
-log = logging.getLogger("odradek.remote")
+log = logging.getLogger("odradek.tiered")
 
 CACHE_BYTES = "remote.log.index.file.cache.total.size.bytes"
 NOT_READY_SECONDS = 0.1

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from odradek.storage.compaction.compaction_plan import CompactionStatistics
     from odradek.storage.compaction.dirty_range import DirtyRange
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("odradek.log_cleaner")
 
 
 @state_class

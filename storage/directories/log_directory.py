@@ -30,7 +30,7 @@ FREE_BYTES_MIN = 16 << 20
 """A directory is full if a file of this size cannot be allocated; enough for some batches and a new segment."""
 
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("odradek.log_directories")
 
 PROBE_NAME = ".room"
 """File that is created and removed at once to check whether a directory is still full."""

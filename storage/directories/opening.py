@@ -29,7 +29,7 @@ from odradek.storage.errors import (
     WrongDirectory,
 )
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("odradek.log_directories")
 
 LOCK_NAME = ".lock"
 METADATA_LOG = "__cluster_metadata-0"

@@ -12,7 +12,7 @@ from odradek.seams.files import File, WouldBlock
 from odradek.storage.errors import CorruptRecords
 from odradek.storage.log.offset_index import OffsetIndex
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("odradek.log")
 
 # Base offset, length, magic and last offset delta: needed to find the next batch.
 _HOP = Struct(">qi4xb6xi")

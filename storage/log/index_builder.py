@@ -17,7 +17,7 @@ from odradek.storage.log.batch_scan import headers
 from odradek.storage.log.offset_index import RELATIVE_MAX, OffsetIndex
 from odradek.storage.log.time_index import TimeIndex
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("odradek.log")
 
 _pack_offset = offset_index.ENTRY.pack
 _pack_time = time_index.ENTRY.pack

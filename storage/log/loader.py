@@ -35,7 +35,7 @@ from odradek.storage.log.recovery import LogRecovery
 from odradek.storage.log.segment import Segment
 from odradek.storage.log.state import LogState
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("odradek.log")
 
 
 def complete_interrupted_operations(files: Files, directory: Path) -> list[str]:

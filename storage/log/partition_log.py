@@ -77,7 +77,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("odradek.log")
 
 
 class PartitionLog:

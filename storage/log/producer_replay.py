@@ -12,7 +12,7 @@ from odradek.storage.log.producer_state import CompletedTransaction, ProducerSta
 from odradek.storage.log.segment import Segment
 from odradek.storage.log.state import LogState
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("odradek.log")
 
 
 def replay(

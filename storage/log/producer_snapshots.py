@@ -28,7 +28,7 @@ _HEADER = Struct(">hIi")
 _ENTRY = Struct(">qhiqiqiq")
 _CRC_START = 6
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("odradek.log")
 
 
 class CorruptSnapshot(Exception):

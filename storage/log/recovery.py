@@ -63,7 +63,7 @@ from odradek.storage.log.producer_state import ProducerStates
 from odradek.storage.log.segment import Segment
 from odradek.storage.log.transaction_index import AbortedTransaction
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("odradek.log")
 
 
 @value_class

@@ -22,7 +22,7 @@ from odradek.storage.log.config import LogConfig
 from odradek.storage.log.roll import roll
 from odradek.storage.log.state import LogState
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("odradek.log")
 
 
 class RetentionCandidate(Protocol):

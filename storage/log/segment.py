@@ -40,7 +40,7 @@ from odradek.storage.log.transaction_index import TransactionIndex
 
 _TAIL_MAX = 128
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("odradek.log")
 
 
 class Segment(SegmentHandles):

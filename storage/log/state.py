@@ -29,7 +29,7 @@ from odradek.storage.log.read import LogEnd
 from odradek.storage.log.segment import Segment
 from odradek.storage.log.segment_deletion import PendingDeletions
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("odradek.log")
 
 PRODUCER_ID_EXPIRATION_MS = 24 * 60 * 60 * 1000
 """producer.id.expiration.ms"""

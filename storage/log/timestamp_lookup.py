@@ -13,7 +13,7 @@ from odradek.seams.values import value_class
 from odradek.storage.log.batch_scan import headers, read_batch
 from odradek.storage.log.segment import Segment
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("odradek.log")
 
 
 @value_class

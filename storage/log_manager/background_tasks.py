@@ -22,7 +22,7 @@ from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_registry.directory_logs import DirectoryLogs
 from odradek.storage.log_registry.services import NEVER_MS, LogManagerIntervals, LogServices
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("odradek.log_manager")
 
 
 async def run(

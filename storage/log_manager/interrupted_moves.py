@@ -67,7 +67,7 @@ from odradek.storage.log_registry.registry import IsStray, OfflineLog
 from odradek.storage.log_registry.services import LogServices
 from odradek.storage.moving.mover import Mover
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("odradek.replica_moves")
 
 
 class MoveLeftover(NamedTuple):

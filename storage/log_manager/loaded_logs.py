@@ -25,7 +25,7 @@ from odradek.storage.log_manager.loading import LogLoadFailure
 from odradek.storage.log_registry.directory_logs import DirectoryLogs, close_logs
 from odradek.storage.log_registry.registry import IsStray, LogRegistry, OfflineLog, offline_reason
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("odradek.log_manager")
 
 
 class LoadedLogs:
@@ -143,7 +143,7 @@ class LoadedLogs:
             topic_id = topic_id or lost.topic_id
             reason += f"; {lost.reason}"
         if copies:
-            _logger.error("log %s is offline: %s", name, reason)
+            _logger.error("cannot load log %s: %s", name, reason)
         registry.offline[name] = OfflineLog(reason, topic_id)
         for other_directory_logs, copy in copies:
             lane = other_directory_logs.directory.lane

@@ -50,7 +50,7 @@ from odradek.storage.log.partition_log import LogEnvironment, PartitionLog, Reco
 from odradek.storage.log.partition_metadata import CorruptMetadata
 from odradek.storage.log_registry.directory_logs import DirectoryLogs
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("odradek.log_manager")
 
 UNKNOWN_DIRECTORIES = (
     "log directory %s: %d directories are ignored, because their names are not in the form of "

@@ -64,7 +64,7 @@ from odradek.storage.log_registry.registry import (
 from odradek.storage.log_registry.services import LogManagerIntervals, LogServices
 from odradek.storage.moving.mover import Mover, MoverSettings
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("odradek.log_manager")
 
 __all__ = ["LogManagerIntervals", "LogManager", "LogServices"]
 

@@ -30,7 +30,7 @@ from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_registry.directory_logs import DirectoryLogs
 from odradek.storage.log_registry.registry import LogRegistry, offline_reason
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("odradek.log_manager")
 
 IDLE_SECONDS = 3600.0
 REST_RATIO = 3

@@ -36,7 +36,7 @@ from odradek.storage.directories.replica_placement import DirectoryUsage
 from odradek.storage.errors import StorageError
 from odradek.storage.log.partition_log import PartitionLog
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("odradek.log_manager")
 
 
 class CheckpointedOffsets(Protocol):

@@ -20,7 +20,7 @@ from odradek.storage.directories.log_directory import LogDirectory
 from odradek.storage.errors import NoDescriptors, SourceFailed
 from odradek.storage.moving.move_states import MoveEvent
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("odradek.replica_moves")
 
 
 def classify_move_error(

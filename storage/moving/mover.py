@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from odradek.storage.moving.future_replica import FutureReplica
     from odradek.storage.moving.move import Move, MoveStatus
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("odradek.replica_moves")
 
 UNLIMITED = (1 << 63) - 1
 SLICE_BYTES = 32 << 20

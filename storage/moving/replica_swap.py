@@ -52,7 +52,7 @@ from odradek.storage.moving.future_replica import FutureReplica
 from odradek.storage.moving.move_errors import classify_move_error
 from odradek.storage.moving.move_states import MoveEvent
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("odradek.replica_moves")
 
 TURN_BYTES = 256 << 10
 """Bytes that one turn of the event loop may copy: about half a millisecond."""

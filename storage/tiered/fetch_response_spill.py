@@ -18,7 +18,7 @@ from odradek.seams.offload import Offload
 from odradek.storage.directories.names import REMOTE_INDEX_CACHE
 from odradek.storage.tiered.segment_range_cache import SegmentRangeCache
 
-_logger = logging.getLogger("odradek.remote")
+_logger = logging.getLogger("odradek.tiered")
 
 BYTES_MAX = 1 << 30
 """Limit for all files together."""

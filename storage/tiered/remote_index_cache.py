@@ -41,7 +41,7 @@ from odradek.storage.tiered.remote_index_lookup import ENTRY_BYTES, check_index
 from odradek.storage.tiered.remote_storage_manager import IndexType, RemoteStorageManager
 from odradek.storage.tiered.segment_metadata import RemoteLogSegmentMetadata, TopicIdPartition
 
-_logger = logging.getLogger("odradek.remote")
+_logger = logging.getLogger("odradek.tiered")
 
 TMP = ".tmp"
 NO_TTL = -1

@@ -38,7 +38,7 @@ from odradek.storage.tiered.remote_storage_manager import IndexType
 from odradek.storage.tiered.segment_metadata import RemoteLogSegmentMetadata, TopicIdPartition
 from odradek.storage.tiered.segment_range_cache import ContiguousRanges, SegmentRangeCache
 
-_logger = logging.getLogger("odradek.remote")
+_logger = logging.getLogger("odradek.tiered")
 
 FETCH_BYTES = 1 << 20
 """Minimum bytes per fetch: the usual size of a consumer's fetch per partition."""

@@ -38,7 +38,7 @@ from odradek.storage.tiered.segment_metadata import (
 )
 from odradek.storage.tiered.segment_range_cache import ContiguousRanges, SegmentRangeCache
 
-_logger = logging.getLogger("odradek.remote")
+_logger = logging.getLogger("odradek.tiered")
 
 SEGMENTS_A_TURN = 20
 """Skipped segments per step, about 25 µs each."""

@@ -38,7 +38,7 @@ from odradek.storage.tiered.errors import (
 from odradek.storage.tiered.remote_storage_manager import RemoteStorageManager
 from odradek.storage.tiered.segment_metadata import RemoteLogSegmentId, RemoteLogSegmentMetadata
 
-_logger = logging.getLogger("odradek.remote")
+_logger = logging.getLogger("odradek.tiered")
 
 T = TypeVar("T")
 

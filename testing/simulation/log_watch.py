@@ -42,22 +42,16 @@ CURRENT_NODE_RUN: ContextVar[NodeRun | None] = ContextVar("CURRENT_NODE_RUN", de
 """The run of the node that the current task belongs to."""
 
 EXPECTED: Mapping[tuple[str, str], ErrorCause] = {
-    ("odradek.storage.log.state", "log %s is offline: "): ErrorCause.DISK,
-    ("odradek.storage.log_manager.loading", "log %s is offline: "): ErrorCause.DISK,
-    ("odradek.storage.directories.log_directory", "log directory %s is offline: "): ErrorCause.DISK,
+    ("odradek.log", "log %s is offline: "): ErrorCause.DISK,
+    ("odradek.log_manager", "log %s is offline: "): ErrorCause.DISK,
+    ("odradek.log_directories", "log directory %s is offline: "): ErrorCause.DISK,
+    ("odradek.log_directories", "no space left in log directory %s"): ErrorCause.DISK,
+    ("odradek.log_manager", "log %s was not closed cleanly: "): ErrorCause.DISK,
     (
-        "odradek.storage.directories.log_directory",
-        "no space left in log directory %s",
-    ): ErrorCause.DISK,
-    (
-        "odradek.storage.log_registry.directory_logs",
-        "log %s was not closed cleanly: ",
-    ): ErrorCause.DISK,
-    (
-        "odradek.storage.log_manager.log_manager",
+        "odradek.log_manager",
         "shutting down, because the last log directory or the metadata log directory has failed: ",
     ): ErrorCause.DISK,
-    ("odradek.storage.moving.mover", "the move of %s failed (%s): "): ErrorCause.DISK,
+    ("odradek.replica_moves", "the move of %s failed (%s): "): ErrorCause.DISK,
     ("odradek.coordination", "Failed to load %s-%d at offset %d: "): ErrorCause.DISK,
     ("odradek.node", "Log directory %s failed: %d partitions are offline; "): ErrorCause.DISK,
     ("odradek.node", "Log directory %s is full: "): ErrorCause.DISK,

@@ -43,7 +43,7 @@ async def test_broker_compacts_log_in_worker_process(
         latest, size_bytes = latest_values(log), log.size_bytes
         log_cleaner = broker.node.logs.log_cleaner
         assert log_cleaner is not None
-        with caplog.at_level(logging.INFO, "odradek.storage.compaction"):
+        with caplog.at_level(logging.INFO, "odradek.log_cleaner"):
             assert await log_cleaner.clean_due_logs() == 1
         assert "cleaned log t-0: dirty section [0, 200)" in caplog.text
         assert "200 records read, 47 written" in caplog.text
