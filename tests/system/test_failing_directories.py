@@ -251,7 +251,7 @@ def test_loss_of_last_directory_stops_broker(open_path: Path) -> None:
         for directory in (jbod.bad, jbod.good):
             directory.rename(open_path / f"{directory.name} away")
         assert jbod.process.process.wait(30) == 1
-        assert "Shutdown broker because all log dirs have failed: " in jbod.process.log()
+        assert "Shutdown broker because " in jbod.process.log()
         with pytest.raises(BrokerFailed):
             start_odradek(
                 jbod.process.directory,
