@@ -45,8 +45,8 @@ async def describe_log_dirs(request: Any, ctx: RequestContext) -> Mapping[str, A
         )
     await ctx.services.partitions.settle()
     logs: defaultdict[LogDirectory, list[PartitionLog]] = defaultdict(list)
-    for log in ctx.services.logs.logs():
-        logs[ctx.services.logs.directory_of(log)].append(log)
+    for partition_log in ctx.services.logs.logs():
+        logs[ctx.services.logs.directory_of(partition_log)].append(partition_log)
     copies: defaultdict[Path, list[MoveStatus]] = defaultdict(list)
     for move in ctx.services.logs.mover.moves():
         moved = ctx.services.logs.registry.logs.get(move.topic_partition)
@@ -101,22 +101,26 @@ async def _topics(
 ) -> list[Values]:
     """Topics of a directory, with the offset lag of future replicas. Passes the event loop between partitions."""
     by_topic: defaultdict[str, list[Values]] = defaultdict(list)
-    requested = [log for log in logs if wanted is None or (log.topic, log.partition) in wanted]
-    for number, log in enumerate(requested):
+    requested = [
+        partition_log
+        for partition_log in logs
+        if wanted is None or (partition_log.topic, partition_log.partition) in wanted
+    ]
+    for number, partition_log in enumerate(requested):
         if number % MEASURED_AT_ONCE == MEASURED_AT_ONCE - 1:
             await trio.lowlevel.checkpoint()
         try:
-            size_bytes = log.size_bytes
+            size_bytes = partition_log.size_bytes
         except (OSError, ValueError):  # a disk error, or the files are being replaced or renamed
             try:
-                size_bytes = await in_thread(log.measure)
+                size_bytes = await in_thread(partition_log.measure)
             except LogFailed:  # its directory is offline, or it was deleted
                 continue
-        by_topic[log.topic].append(
+        by_topic[partition_log.topic].append(
             {
-                "partition_index": log.partition,
+                "partition_index": partition_log.partition,
                 "partition_size": size_bytes,
-                "offset_lag": max(log.high_watermark - log.end_offset, 0),
+                "offset_lag": max(partition_log.high_watermark - partition_log.end_offset, 0),
                 "is_future_key": False,
             }
         )

@@ -115,7 +115,7 @@ class CoordinatorRuntime(Generic[S, T]):
         self,
         topic: str,
         coordinator: CoordinatorCallbacks[S, T],
-        log: CoordinatorLog,
+        coordinator_log: CoordinatorLog,
         clock: Clock,
         *,
         load_buffer_bytes: int,
@@ -127,7 +127,7 @@ class CoordinatorRuntime(Generic[S, T]):
         self._serves_committed = serves_committed
         self._topic = topic
         self._coordinator = coordinator
-        self._log = log
+        self._log = coordinator_log
         self._clock = clock
         self._load_buffer_bytes = load_buffer_bytes
         self._commit_timeout_ms = commit_timeout_ms

@@ -99,7 +99,7 @@ class GroupCoordinator:
 
     def __init__(
         self,
-        log: OffsetsLog,
+        coordinator_log: OffsetsLog,
         config: GroupConfig,
         *,
         clock: Clock,
@@ -107,7 +107,7 @@ class GroupCoordinator:
         environment: ConsumerGroupEnvironment | None = None,
     ) -> None:
         """`environment` has the topics and configs for consumer groups."""
-        self._log = log
+        self._log = coordinator_log
         self._config = config
         self._environment = environment or ConsumerGroupEnvironment(config)
         self._nursery: trio.Nursery | None = None
@@ -117,7 +117,7 @@ class GroupCoordinator:
             CoordinatorRuntime(
                 OFFSETS_TOPIC,
                 self,
-                log,
+                coordinator_log,
                 clock,
                 load_buffer_bytes=config.offsets_load_buffer_bytes,
                 commit_timeout_ms=config.commit_timeout_ms,
@@ -547,7 +547,7 @@ def _end_transaction(
 def _write_records(
     append: RecordAppend,
     context: GroupContext,
-    log: OffsetsLog,
+    coordinator_log: OffsetsLog,
     config: GroupConfig,
     now: EventTime,
 ) -> None:
@@ -558,14 +558,14 @@ def _write_records(
         append.records,
         now_ms=now.wall_ms,
         compression=config.offsets_topic_compression,
-        batch_bytes_max=log.batch_bytes_max(context.partition),
+        batch_bytes_max=coordinator_log.batch_bytes_max(context.partition),
         atomic=append.atomic,
         producer=None if producer is None else producer[:2],
     ):
         if producer is None:
-            first_offset = log.append(context.partition, batch, now.wall_ms)
+            first_offset = coordinator_log.append(context.partition, batch, now.wall_ms)
         else:
-            first_offset = log.append_in_transaction(
+            first_offset = coordinator_log.append_in_transaction(
                 context.partition, batch, now.wall_ms, producer.guard
             )
         context.last_offset = first_offset + len(records) - 1

@@ -79,7 +79,7 @@ class TransactionCoordinator:
 
     def __init__(
         self,
-        log: CoordinatorLog,
+        coordinator_log: CoordinatorLog,
         config: TransactionConfig,
         *,
         clock: Clock,
@@ -89,7 +89,7 @@ class TransactionCoordinator:
     ) -> None:
         """`producer_id` allocates a producer id; `transaction_version` returns the feature
         level."""
-        self._log = log
+        self._log = coordinator_log
         self._config = config
         self._clock = clock
         self._markers = markers
@@ -100,7 +100,7 @@ class TransactionCoordinator:
             CoordinatorRuntime(
                 TRANSACTIONS_TOPIC,
                 self,
-                log,
+                coordinator_log,
                 clock,
                 load_buffer_bytes=config.load_buffer_bytes,
                 commit_timeout_ms=config.append_timeout_ms,

@@ -167,7 +167,7 @@ class MetadataLog:
         """Open the log; raise DamagedLog without truncation if it is damaged below
         `required_end_offset`."""
         try:
-            log = PartitionLog.open(
+            partition_log = PartitionLog.open(
                 LogEnvironment(self._files, self._clock),
                 self.directory,
                 TopicPartition(TOPIC, 0),
@@ -177,9 +177,11 @@ class MetadataLog:
             )
         except (CorruptMetadata, InconsistentTopicId) as error:
             raise InvalidMetadata(f"{self.directory}: {error}: {ID_REMEDY}") from None
-        log.on_full = lambda error: self._on_full(error)
-        log.on_checkpoint_due = lambda: self._recovery_point.write(log.recovery_point)
-        return log
+        partition_log.on_full = lambda error: self._on_full(error)
+        partition_log.on_checkpoint_due = lambda: self._recovery_point.write(
+            partition_log.recovery_point
+        )
+        return partition_log
 
     def _intact_batches(self, end_offset: int) -> Iterator[Batch]:
         """Batches of the newest snapshot, then those of the log up to the damage at `end_offset`.
