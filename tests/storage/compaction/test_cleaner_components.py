@@ -71,14 +71,14 @@ def test_log_without_checkpoint_is_dirty_up_to_active_segment() -> None:
         ({"cleaned_to": 20}, (20, 40, 200, 200)),
         ({"cleaned_to": 25}, (25, 40, 300, 200)),  # the offset map was full within a segment
         ({"cleaned_to": 40}, (40, 40, 400, 0)),
-        ({"start": 10, "cleaned_to": 5}, (10, 40, 100, 300)),  # DeleteRecords
+        ({"start_offset": 10, "cleaned_to": 5}, (10, 40, 100, 300)),  # DeleteRecords
         # The log was truncated: no part is known to be clean
         ({"cleaned_to": 46}, (0, 40, 0, 400)),
-        ({"last_stable": 35}, (0, 30, 0, 300)),
-        ({"last_stable": 30}, (0, 30, 0, 300)),
-        ({"last_stable": 5}, (0, 0, 0, 0)),
-        ({"durable": 20}, (0, 20, 0, 200)),
-        ({"cleaned_to": 30, "last_stable": 15}, (30, 30, 100, 0)),
+        ({"last_stable_offset": 35}, (0, 30, 0, 300)),
+        ({"last_stable_offset": 30}, (0, 30, 0, 300)),
+        ({"last_stable_offset": 5}, (0, 0, 0, 0)),
+        ({"durable_offset": 20}, (0, 20, 0, 200)),
+        ({"cleaned_to": 30, "last_stable_offset": 15}, (30, 30, 100, 0)),
     ],
 )
 def test_dirty_range_ends_at_first_uncleanable_segment(
