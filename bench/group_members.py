@@ -108,7 +108,7 @@ class Member:
         if self._member_id:
             who = {"member_id": self._member_id, "group_instance_id": None, "reason": None}
             values = {"group_id": self._group, "member_id": self._member_id, "members": [who]}
-            self.wire.ask(apis.LEAVE_GROUP, values)
+            self.wire.request(apis.LEAVE_GROUP, values)
         self.wire.close()
 
     def responded(self, now: float) -> None:
@@ -219,7 +219,7 @@ def find_coordinator(wire: RawConnection, group: str) -> None:
     end = time.monotonic() + TIMEOUT_S
     while True:
         keys = {"key": group, "coordinator_keys": [group], "key_type": 0}
-        response = wire.ask(apis.FIND_COORDINATOR, keys)
+        response = wire.request(apis.FIND_COORDINATOR, keys)
         rows = getattr(response, "coordinators", None)
         code = rows[0].error_code if rows else response.error_code
         if code not in _COMING or time.monotonic() > end:

@@ -19,7 +19,7 @@ _ATTRIBUTES = slice(21, 23)
 def end_offset(wire: RawConnection, topic: str) -> int:
     """Return the end offset of the topic's first partition. Raises WorkloadFailed."""
     partition = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": LATEST}
-    response = wire.ask(
+    response = wire.request(
         LIST_OFFSETS,
         {
             "replica_id": -1,
@@ -43,7 +43,7 @@ def last_codec(wire: RawConnection, topic: str) -> str:
         "log_start_offset": -1,
         "partition_max_bytes": BATCH_BYTES,
     }
-    response = wire.ask(
+    response = wire.request(
         FETCH,
         {
             "replica_id": -1,

@@ -24,7 +24,7 @@ _SIZE = struct.Struct(">i")
 
 
 class RawConnection:
-    """One connection: `ask` for one request at a time, or `send`, `wait` and `receive`."""
+    """One connection: `request` for one request at a time, or `send`, `wait` and `receive`."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.socket = socket.create_connection(address, timeout=TIMEOUT_S)
@@ -50,7 +50,7 @@ class RawConnection:
             raise WorkloadFailed(f"the broker does not serve {api.title}")
         return min(highest, api.max_version)
 
-    def ask(self, api: Api, values: Mapping[str, Any], *, at_most: int | None = None) -> Any:
+    def request(self, api: Api, values: Mapping[str, Any], *, at_most: int | None = None) -> Any:
         """Send a request and return its response, in the newest common version (at most `at_most`)."""
         self.send(api, values, at_most=at_most)
         return self.receive()

@@ -166,10 +166,10 @@ def _retention_run(metadata: RemoteLogMetadataCache, count: int) -> None:
     assert decided.expired == ()
 
 
-def _mean_us(ask: Callable[..., object], arguments: Sequence[tuple[object, ...]]) -> float:
+def _mean_us(look_up: Callable[..., object], arguments: Sequence[tuple[object, ...]]) -> float:
     began = time.thread_time()
     for each in arguments:
-        ask(*each)
+        look_up(*each)
     return (time.thread_time() - began) / len(arguments) * 1e6
 
 

@@ -1,7 +1,7 @@
 """Worker processes: `python -m odradek.seams.worker_process` with pipes for stdin and stdout.
 
 When the broker ends for any reason, its end of the pipe closes, and the worker ends after its current step. A worker
-has a lower priority than the broker and does not receive its signals. `worker_conversation.py` is imported with the
+has a lower priority than the broker and does not receive its signals. `worker_protocol.py` is imported with the
 first worker, because the start of a broker needs none.
 """
 
@@ -19,7 +19,7 @@ import trio
 from odradek.seams.workers import WorkerDied
 
 if TYPE_CHECKING:
-    from odradek.seams.worker_conversation import ProcessWorker
+    from odradek.seams.worker_protocol import ProcessWorker
 
 LINGER_SECONDS = 5.0
 """How long a released worker may take to end before it is killed, in seconds."""
@@ -30,7 +30,7 @@ class ProcessWorkers:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[ProcessWorker]:
-        from odradek.seams.worker_conversation import ProcessWorker
+        from odradek.seams.worker_protocol import ProcessWorker
 
         command = [sys.executable, "-P", "-m", "odradek.seams.worker_process"]
         # The child gets this process's import path, as in multiprocessing.

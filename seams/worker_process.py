@@ -10,7 +10,15 @@ from typing import Any, BinaryIO
 
 from odradek.seams.memory import keep_freed_memory
 from odradek.seams.real_files import RealFiles
-from odradek.seams.worker_conversation import LENGTH, Begin, Done, End, Raised, Step, packed
+from odradek.seams.worker_protocol import (
+    LENGTH,
+    BeginWork,
+    CancelWork,
+    DoneResponse,
+    RaisedResponse,
+    StepResponse,
+    packed,
+)
 from odradek.seams.workers import WorkerDied
 
 NICENESS = 5
@@ -24,21 +32,21 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(NICENESS)
     keep_freed_memory(kept_bytes=64 << 20, largest_bytes=32 << 20)
-    with os.fdopen(0, "rb") as questions:
-        serve(questions, responses)
+    with os.fdopen(0, "rb") as requests:
+        serve(requests, responses)
 
 
-def serve(questions: BinaryIO, responses: BinaryIO) -> None:
+def serve(requests: BinaryIO, responses: BinaryIO) -> None:
     """Serve requests until their stream ends or the responses are not read; then close the current work."""
     files = RealFiles()
     steps: Iterator[Any] = iter(())
     try:
-        while (question := _read(questions)) is not None:
-            if isinstance(question, Begin):
-                steps = question.work(files, question.argument)
-            elif isinstance(question, End):
+        while (request := _read(requests)) is not None:
+            if isinstance(request, BeginWork):
+                steps = request.work(files, request.argument)
+            elif isinstance(request, CancelWork):
                 _close(steps)
-                responses.write(packed(Done()))
+                responses.write(packed(DoneResponse()))
             else:
                 responses.write(_next(steps))
     except BrokenPipeError:
@@ -47,29 +55,29 @@ def serve(questions: BinaryIO, responses: BinaryIO) -> None:
         _close(steps)
 
 
-def _read(questions: BinaryIO) -> object | None:
-    head = questions.read(LENGTH.size)
+def _read(requests: BinaryIO) -> object | None:
+    head = requests.read(LENGTH.size)
     if len(head) < LENGTH.size:
         return None
     (size,) = LENGTH.unpack(head)
-    data = questions.read(size)
+    data = requests.read(size)
     if len(data) < size:
         return None
-    question: object = pickle.loads(data)
-    return question
+    request: object = pickle.loads(data)
+    return request
 
 
 def _next(steps: Iterator[Any]) -> bytes:
     try:
-        return packed(Step(next(steps)))
+        return packed(StepResponse(next(steps)))
     except StopIteration:
-        return packed(Done())
+        return packed(DoneResponse())
     except Exception as error:
         try:
-            response = packed(Raised(error))
+            response = packed(RaisedResponse(error))
             pickle.loads(response[LENGTH.size :])
         except Exception:  # some exceptions cannot be pickled
-            return packed(Raised(WorkerDied(f"{type(error).__name__}: {error}")))
+            return packed(RaisedResponse(WorkerDied(f"{type(error).__name__}: {error}")))
         return response
 
 

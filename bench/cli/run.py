@@ -219,8 +219,8 @@ def _end(args: argparse.Namespace, results: Results) -> int:
     print_lines(f"! {line}" for line in remarks(results))
     if results.interrupted:
         return INTERRUPTED
-    asked = args.peers is not None or args.bootstrap is not None
+    is_explicit = args.peers is not None or args.bootstrap is not None
     gone = [each for each in results.peers if each.unavailable]
-    missing = gone and (asked or len(gone) == len(results.peers))
+    missing = gone and (is_explicit or len(gone) == len(results.peers))
     failed = results.has_failures() or missing or not results.has_figures()
     return 1 if failed else 0

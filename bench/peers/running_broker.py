@@ -40,7 +40,7 @@ class RunningBroker:
         if not responds_to_metadata(address, RESPONSE_S):
             raise PeerUnavailable(f"no response from {self.bootstrap}")
         with RawConnection(address) as wire:
-            brokers = len(wire.ask(apis.METADATA, {"topics": []}).brokers)
+            brokers = len(wire.request(apis.METADATA, {"topics": []}).brokers)
         if brokers > 1:
             raise PeerUnavailable(
                 f"{self.bootstrap} is one of {brokers} brokers; --bootstrap requires a cluster of one broker"

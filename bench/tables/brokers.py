@@ -159,7 +159,7 @@ def _write_first(wire: RawConnection, name: str, batch: bytes, partition: int) -
     """Wait until the partition has a leader."""
     end = time.monotonic() + START_S
     while True:
-        response = wire.ask(PRODUCE, _produce(name, batch, [partition]), at_most=NAMED_TOPICS)
+        response = wire.request(PRODUCE, _produce(name, batch, [partition]), at_most=NAMED_TOPICS)
         code = response.responses[0].partition_responses[0].error_code
         if code not in NOT_YET or time.monotonic() > end:
             must_be_none(code, f"the first batch for {name}-{partition}")

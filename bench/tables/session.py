@@ -25,25 +25,25 @@ OFFSETS_A_BATCH = 10_000_000
 QueryResult = dict[str, int]
 
 
-def count(reader: DataFrameReader, asked: Mapping[str, Any]) -> QueryResult:
+def count(reader: DataFrameReader, request: Mapping[str, Any]) -> QueryResult:
     """Count the records; Odradek's source reads two columns only, which are never null."""
-    if asked["format"] == ODRADEK:
+    if request["format"] == ODRADEK:
         reader = reader.schema("partition int NOT NULL, offset long NOT NULL")
     return {"rows": reader.load().count()}
 
 
-def count_by_batches(reader: DataFrameReader, asked: Mapping[str, Any]) -> QueryResult:
+def count_by_batches(reader: DataFrameReader, request: Mapping[str, Any]) -> QueryResult:
     """Count the records; with Odradek's source from batch headers, one Spark row per batch."""
     from pyspark.sql import functions as f
 
-    if asked["format"] != ODRADEK:
-        return count(reader, asked)
+    if request["format"] != ODRADEK:
+        return count(reader, request)
     batches = reader.option("rows", "batches").schema("records int, isControl boolean").load()
     (row,) = batches.where(~f.col("isControl")).agg(f.sum("records").alias("rows")).collect()
     return {"rows": row.rows}
 
 
-def full(reader: DataFrameReader, asked: Mapping[str, Any]) -> QueryResult:
+def full(reader: DataFrameReader, request: Mapping[str, Any]) -> QueryResult:
     """Read all columns of all records into Spark's `noop` sink."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
@@ -57,7 +57,7 @@ def full(reader: DataFrameReader, asked: Mapping[str, Any]) -> QueryResult:
 ORDER = "carrier string, amount long"
 
 
-def aggregate(reader: DataFrameReader, asked: Mapping[str, Any]) -> QueryResult:
+def aggregate(reader: DataFrameReader, request: Mapping[str, Any]) -> QueryResult:
     """Count the orders and sum their amounts by carrier, from JSON values."""
     from pyspark.sql import functions as f
 
@@ -66,12 +66,12 @@ def aggregate(reader: DataFrameReader, asked: Mapping[str, Any]) -> QueryResult:
     )
 
 
-def aggregate_columns(reader: DataFrameReader, asked: Mapping[str, Any]) -> QueryResult:
+def aggregate_columns(reader: DataFrameReader, request: Mapping[str, Any]) -> QueryResult:
     """Aggregate like `aggregate`; with Odradek's source the tasks decode the JSON into columns."""
     from pyspark.sql import functions as f
 
-    if asked["format"] != ODRADEK:
-        return aggregate(reader, asked)
+    if request["format"] != ODRADEK:
+        return aggregate(reader, request)
     reader = reader.option("valueFormat", "json").schema(f"value struct<{ORDER}>")
     return _sums(reader.load().select(f.col("value").alias("order")))
 
@@ -87,16 +87,16 @@ def _sums(orders: DataFrame) -> QueryResult:
     return {"rows": sum(row.orders for row in rows), "amount": sum(row.amount for row in rows)}
 
 
-def between(reader: DataFrameReader, asked: Mapping[str, Any]) -> QueryResult:
+def between(reader: DataFrameReader, request: Mapping[str, Any]) -> QueryResult:
     """Count the records of an hour by a filter on `timestamp`.
 
     Odradek's source pushes the filter down, and assumes that records are in order.
     """
     from pyspark.sql import functions as f
 
-    if asked["format"] == ODRADEK:
+    if request["format"] == ODRADEK:
         reader = reader.option("pushFilters", "true").option("maxLateness", "0")
-    since, until = (f.timestamp_millis(f.lit(at)) for at in asked["between_ms"])
+    since, until = (f.timestamp_millis(f.lit(at)) for at in request["between_ms"])
     (row,) = (
         reader.load()
         .where((f.col("timestamp") >= since) & (f.col("timestamp") < until))
@@ -106,36 +106,36 @@ def between(reader: DataFrameReader, asked: Mapping[str, Any]) -> QueryResult:
     return {"rows": row.rows}
 
 
-def between_options(reader: DataFrameReader, asked: Mapping[str, Any]) -> QueryResult:
+def between_options(reader: DataFrameReader, request: Mapping[str, Any]) -> QueryResult:
     """Count the records of an hour by the timestamp options that both sources have."""
-    since, until = asked["between_ms"]
+    since, until = request["between_ms"]
     reader = reader.option("startingTimestamp", since).option("endingTimestamp", until)
-    return between(reader, asked)
+    return between(reader, request)
 
 
-def export(spark: SparkSession, asked: Mapping[str, Any]) -> QueryResult:
+def export(spark: SparkSession, request: Mapping[str, Any]) -> QueryResult:
     """Export to Parquet by date.
 
     With Odradek's source this is the export job. With the connector it is a stream to the current end of the
     topic, in batches of the same size, each into separate directories.
     """
-    if asked["format"] == ODRADEK:
+    if request["format"] == ODRADEK:
         from odradek.pipeline.jobs.export import ExportJob
         from odradek.pipeline.jobs.export import export as job
 
         done = job(
             spark,
-            ExportJob(asked["options"], asked["out"], offsets_a_batch=OFFSETS_A_BATCH),
+            ExportJob(request["options"], request["out"], offsets_a_batch=OFFSETS_A_BATCH),
         )
         return {"rows": sum(each.records for each in done)}
-    return _export_by_connector(spark, asked)
+    return _export_by_connector(spark, request)
 
 
-def _export_by_connector(spark: SparkSession, asked: Mapping[str, Any]) -> QueryResult:
+def _export_by_connector(spark: SparkSession, request: Mapping[str, Any]) -> QueryResult:
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
-    out, counts = asked["out"], []
+    out, counts = request["out"], []
 
     def write(frame: DataFrame, number: int) -> None:
         seen = Observation()
@@ -150,7 +150,7 @@ def _export_by_connector(spark: SparkSession, asked: Mapping[str, Any]) -> Query
         )
         counts.append(seen.get["rows"])
 
-    reader = spark.readStream.format(CONNECTOR).options(**asked["options"])
+    reader = spark.readStream.format(CONNECTOR).options(**request["options"])
     reader = reader.option("startingOffsets", "earliest")
     (
         reader.option("maxOffsetsPerTrigger", OFFSETS_A_BATCH)
@@ -175,14 +175,14 @@ QUERIES: Mapping[str, Callable[[DataFrameReader, Mapping[str, Any]], QueryResult
 }
 
 
-def respond(spark: SparkSession, asked: Mapping[str, Any]) -> dict[str, Any]:
+def respond(spark: SparkSession, request: Mapping[str, Any]) -> dict[str, Any]:
     """`query`, `format` and `options` of the table; `between_ms` or `out` if the query needs it."""
     began = time.monotonic()
-    if asked["query"] == "export":
-        found = export(spark, asked)
+    if request["query"] == "export":
+        found = export(spark, request)
     else:
-        reader = spark.read.format(asked["format"]).options(**asked["options"])
-        found = QUERIES[asked["query"]](reader, asked)
+        reader = spark.read.format(request["format"]).options(**request["options"])
+        found = QUERIES[request["query"]](reader, request)
     return {"seconds": time.monotonic() - began, "found": found}
 
 

@@ -45,7 +45,7 @@ class SourceApplication:
     """The directory of the logs: a broker's, or the object store's."""
     application: Application
 
-    def ask(self, query: str, topic: str, master: str, **more: Any) -> QueryResponse:
+    def run_query(self, query: str, topic: str, master: str, **more: Any) -> QueryResponse:
         """Run a query and return its response. Raises WorkloadFailed or PeerFailed."""
         if self.application.master != master:
             self.application.stop()
@@ -53,7 +53,7 @@ class SourceApplication:
             self.warm_up()
         read_files(self.files, topic)
         self._ask_of_few("between")
-        return self.application.ask(self._asked(query, topic, more))
+        return self.application.run_query(self._asked(query, topic, more))
 
     def warm_up(self) -> None:
         """Run every query once, on a few records, so that the JVM and numba have compiled code."""
@@ -63,7 +63,7 @@ class SourceApplication:
     def _ask_of_few(self, query: str) -> None:
         """Run a small query, so that Spark has Python workers, which it ends after an idle minute."""
         hour_ms = self.brokers.content(WARM_UP.name).hour_ms()
-        self.application.ask(self._asked(query, WARM_UP.name, {"between_ms": hour_ms}))
+        self.application.run_query(self._asked(query, WARM_UP.name, {"between_ms": hour_ms}))
 
     def _asked(self, query: str, topic: str, more: Mapping[str, Any]) -> dict[str, Any]:
         options = {**self.options, "subscribe": topic}

@@ -76,7 +76,7 @@ class Application:
             raise
         self.responded_at = time.monotonic()
 
-    def ask(self, query: Mapping[str, Any]) -> QueryResponse:
+    def run_query(self, query: Mapping[str, Any]) -> QueryResponse:
         """Run a query. Raises WorkloadFailed with Spark's error."""
         before = self.cpu_seconds()
         self._requests.write(json.dumps(query) + "\n")

@@ -76,7 +76,7 @@ class QueryWorkload:
     ) -> WorkloadOutcome:
         broker = getattr(target, "broker", None)
         before = broker.cpu_seconds() if broker else 0.0
-        response = _reading(target).ask(self.query, self.topic.name, self.master, **more)
+        response = _reading(target).run_query(self.query, self.topic.name, self.master, **more)
         broker_cpu_s = broker.cpu_seconds() - before if broker else 0.0
         if response.found != expected:
             raise WorkloadFailed(f"it found {response.found}, and there is {expected}")

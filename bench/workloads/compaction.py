@@ -113,13 +113,13 @@ class Compaction:
 def size_bytes(target: Target, topic: str) -> int:
     """Return the size of the topic on disk, in bytes."""
 
-    async def ask(cluster: Cluster) -> int:
+    async def read_size(cluster: Cluster) -> int:
         directories = await log_dir_admin.describe_log_dirs(
             cluster, partitions=[TopicPartition(topic, 0)]
         )
         return sum(replica.size_bytes for each in directories for replica in each.replicas)
 
-    return with_cluster(target.bootstrap, ask)
+    return with_cluster(target.bootstrap, read_size)
 
 
 def _wait_until_clean(target: Target, topic: str, before: int, given_up: Event) -> float:

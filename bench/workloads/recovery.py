@@ -80,7 +80,7 @@ def wait_for_produce(target: Target, topic: str) -> None:
     while time.monotonic() < end:
         try:
             with RawConnection(target.address) as wire:
-                response = wire.ask(PRODUCE_API, one_record(topic), at_most=PRODUCE_VERSION)
+                response = wire.request(PRODUCE_API, one_record(topic), at_most=PRODUCE_VERSION)
                 must_be_none(response.responses[0].partition_responses[0].error_code, topic)
                 return
         except (OSError, WorkloadFailed):  # the broker or the log is not available yet

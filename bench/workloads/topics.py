@@ -54,7 +54,7 @@ class CreateTopics:
         number = next(_runs)
         names = [f"{self.name}-{number}-{index}" for index in range(TOPICS)]
         with RawConnection(target.address) as wire:
-            wire.ask(apis.METADATA, {"topics": []})
+            wire.request(apis.METADATA, {"topics": []})
             try:
                 seconds = sum(
                     _create(wire, names[first : first + self.per_request])
@@ -72,7 +72,7 @@ class CreateTopics:
 
 def _create(wire: RawConnection, names: Sequence[str]) -> float:
     """Create topics in one request; returns the seconds until the response was received."""
-    asked = {
+    request = {
         "topics": [
             {
                 "name": name,
@@ -87,7 +87,7 @@ def _create(wire: RawConnection, names: Sequence[str]) -> float:
         "validate_only": False,
     }
     began = time.perf_counter()
-    wire.send(apis.CREATE_TOPICS, asked)
+    wire.send(apis.CREATE_TOPICS, request)
     wire.wait()
     seconds = time.perf_counter() - began
     for topic in wire.receive().topics:
@@ -104,7 +104,7 @@ def _wait_for_leaders(wire: RawConnection, names: Sequence[str]) -> None:
 
 
 def _without_leader(wire: RawConnection, names: Sequence[str]) -> list[str]:
-    response = wire.ask(
+    response = wire.request(
         apis.METADATA,
         {
             "topics": [{"name": name, "topic_id": None} for name in names],
@@ -125,7 +125,7 @@ def _delete(wire: RawConnection, names: Sequence[str]) -> None:
         topics: Mapping[str, Any] = {"topics": [{"name": n, "topic_id": None} for n in names]}
     else:
         topics = {"topic_names": list(names)}
-    response = wire.ask(apis.DELETE_TOPICS, {**topics, "timeout": TIMEOUT_MS})
+    response = wire.request(apis.DELETE_TOPICS, {**topics, "timeout": TIMEOUT_MS})
     for each in response.responses:
         must_be_none(each.error_code, f"deleting {each.name}")
 

@@ -43,7 +43,7 @@ def test_topics_are_created_and_deleted(
     monkeypatch.setattr(topics, "TOPICS", 20)
     assert_whole(topics.CreateTopics("topics", "", per_request), target)
     with RawConnection(target.address) as wire:
-        left = wire.ask(apis.METADATA, {"topics": None}).topics
+        left = wire.request(apis.METADATA, {"topics": None}).topics
     assert [topic.name for topic in left if topic.name.startswith("topics-")] == []
 
 
@@ -73,7 +73,7 @@ def test_topic_error_is_not_hidden_by_the_deletion(
     with pytest.raises(WorkloadFailed, match="they have no leader"):
         topics.CreateTopics("unled", "", 3).run(target)
     with RawConnection(target.address) as wire:
-        left = wire.ask(apis.METADATA, {"topics": None}).topics
+        left = wire.request(apis.METADATA, {"topics": None}).topics
     assert [topic.name for topic in left if topic.name.startswith("unled-")] == []
 
 

@@ -31,7 +31,7 @@ from odradek.protocol import apis
 
 def partitions(address: tuple[str, int], topic: str) -> int:
     with RawConnection(address) as wire:
-        response = wire.ask(apis.METADATA, {"topics": [{"name": topic, "topic_id": None}]})
+        response = wire.request(apis.METADATA, {"topics": [{"name": topic, "topic_id": None}]})
     return len(response.topics[0].partitions)
 
 

@@ -1,7 +1,7 @@
 """Protocol between the broker and a worker process over the worker's stdin and stdout.
 
-A message is a pickle after its length. The broker sends `Begin`, `Next` and `End`; the worker responds to each `Next`
-and `End` (worker_process.py). A worker that violates the protocol is treated as dead.
+A message is a pickle after its length. The broker sends `BeginWork`, `NextStep` and `CancelWork`; the worker
+responds to each `NextStep` and `CancelWork` (worker_process.py). A worker that violates the protocol is treated as dead.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ RESPONSE_SECONDS_MAX = 5.0
 
 
 @value_class
-class Begin:
+class BeginWork:
     work: Callable[[Files, Any], Iterator[Any]]
     argument: Any
 
 
 @value_class
-class Next:
-    """Request the next step; the response is Step, Done or Raised."""
+class NextStep:
+    """Request the next step; the response is one of the three below."""
 
 
 @value_class
-class End:
-    """Cancel the work; the response is Done."""
+class CancelWork:
+    """Cancel the work; the response is DoneResponse."""
 
 
 @value_class
-class Step:
+class StepResponse:
     value: Any
 
 
 @value_class
-class Done:
+class DoneResponse:
     pass
 
 
 @value_class
-class Raised:
+class RaisedResponse:
     error: Exception
 
 
@@ -73,16 +73,16 @@ class ProcessWorker:
     async def run(
         self, work: Callable[[Files, A], Iterator[T]], argument: A
     ) -> AsyncGenerator[T, None]:
-        await self._send(Begin(work, argument))
+        await self._send(BeginWork(work, argument))
         is_idle = True  # whether the worker is idle; one that is in a step is terminated
         try:
             while True:
                 is_idle = False
-                response = await self._request(Next())
+                response = await self._request(NextStep())
                 is_idle = True
-                if isinstance(response, Step):
+                if isinstance(response, StepResponse):
                     yield response.value
-                elif isinstance(response, Raised):
+                elif isinstance(response, RaisedResponse):
                     raise response.error
                 else:
                     return
@@ -90,7 +90,7 @@ class ProcessWorker:
             if is_idle:
                 # Its owner kills a worker that does not respond.
                 with trio.move_on_after(RESPONSE_SECONDS_MAX, shield=True):
-                    await self._request(End())
+                    await self._request(CancelWork())
 
     async def _request(self, message: object) -> object:
         await self._send(message)
