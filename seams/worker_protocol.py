@@ -33,7 +33,7 @@ class BeginWork:
 
 @value_class
 class NextStep:
-    """Request the next step; the response is one of the three below."""
+    """Request the next step; the response is a StepResponse, DoneResponse or RaisedResponse."""
 
 
 @value_class

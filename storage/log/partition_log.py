@@ -81,7 +81,7 @@ _logger = logging.getLogger("odradek.log")
 
 
 class PartitionLog:
-    """Log of one partition; `open` creates it."""
+    """Log of one partition; `open` creates it. LogState documents its attributes."""
 
     roll_limits = RollLimits()
     """Limits up to which an append needs no check whether the active segment is full."""
@@ -89,14 +89,10 @@ class PartitionLog:
     snapshots: ProducerSnapshots
     log_end: LogEnd
     log_start_offset: int
-    """First offset of the log, local or remote; `set_log_start` changes it."""
     local_log_start_offset: int
-    """First offset on the local disk; greater than `log_start_offset` only in a tiered log."""
     high_watermark: int
     recovery_point: int
-    """Everything below this offset is durable: data, indexes, epochs, file names."""
     last_accepted_gap_end: int
-    """End of the last gap between two segments that log recovery accepted past the recovery point."""
 
     def __init__(
         self,
@@ -113,28 +109,16 @@ class PartitionLog:
         self.files = environment.files
         self.topic_id: UUID | None = None
         self.highest_copied_offset = -1
-        """Last offset (inclusive) of the finished copies in the remote tier; -1: none, or not known
-        yet. Retention deletes no local segment past it (T-30)."""
         self.failure: BaseException | None = None
-        """Reason why the log is offline; None while it is online."""
         self.segment_list = LogSegments()
         self.deletions = PendingDeletions(environment.files)
         self.generation = 0
-        """Odd while files are replaced."""
         self._replacing = threading.Lock()
         self.flushing = threading.Lock()
-        """Held during a flush, a truncation and a clean close."""
         self.directory_needs_sync = False
-        """Whether the directory must be synced before the recovery point advances. Set after a file is
-        created, and cleared before the sync: a file created during the sync sets it again."""
         self.needs_clean_close = False
-        """Whether closing has anything to write."""
         self.is_checkpointed = False
-        """Whether the checkpoint file of the directory has contained this log's recovery point."""
         self.cleaned_to: int | None = None
-        """Everything below this offset is compacted (cleaner-offset-checkpoint); None: the log cleaner has
-        never started on this log."""
-        # The callbacks are documented in LogState.
         self.on_failure: Callable[[OSError], None] | None = None
         self.on_full: Callable[[OSError], None] | None = None
         self.on_log_failed: Callable[[], None] | None = None

@@ -47,7 +47,7 @@ class LogEnvironment:
 
 
 class LogState(Protocol):
-    """State that the operations read and change; `PartitionLog` documents most attributes."""
+    """State that the operations read and change."""
 
     files: Files
     clock: Clock
@@ -63,18 +63,33 @@ class LogState(Protocol):
     deletions: PendingDeletions
     log_end: LogEnd
     log_start_offset: int
+    """First offset of the log, local or remote; `set_log_start` changes it."""
     local_log_start_offset: int
+    """First offset on the local disk; greater than `log_start_offset` only in a tiered log."""
     high_watermark: int
     recovery_point: int
+    """Everything below this offset is durable: data, indexes, epochs, file names."""
     highest_copied_offset: int
+    """Last offset (inclusive) of the finished copies in the remote tier; -1: none, or not known
+    yet. Retention deletes no local segment past it (T-30)."""
     last_accepted_gap_end: int
+    """End of the last gap between two segments that log recovery accepted past the recovery point."""
     cleaned_to: int | None
+    """Everything below this offset is compacted (cleaner-offset-checkpoint); None: the log cleaner has
+    never started on this log."""
     failure: BaseException | None
+    """Reason why the log is offline; None while it is online."""
     generation: int
+    """Odd while files are replaced."""
     flushing: threading.Lock
+    """Held during a flush, a truncation and a clean close."""
     directory_needs_sync: bool
+    """Whether the directory must be synced before the recovery point advances. Set after a file is
+    created, and cleared before the sync: a file created during the sync sets it again."""
     needs_clean_close: bool
+    """Whether closing has anything to write."""
     is_checkpointed: bool
+    """Whether the checkpoint file of the directory has contained this log's recovery point."""
     on_failure: Callable[[OSError], None] | None
     """Called once, in the failing operation's thread, when an I/O error takes the log offline."""
     on_full: Callable[[OSError], None] | None

@@ -20,7 +20,7 @@ Durability:
   the name is free and the removal is scheduled. After a crash before the sync the old name may return: a
   stray log. After a later crash a `-delete` directory remains, and at most a checkpoint entry, which the
   next load removes before a log of that name can be created.
-- load and close: see `loading.py` and `shutdown.py`.
+- load and close: see `loading.py` and `directory_logs.py`.
 """
 
 from __future__ import annotations
