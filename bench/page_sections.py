@@ -28,12 +28,12 @@ TABLES = """\
 Apache Kafka and this broker store two topics with the same bytes. `python -m odradek.bench.tables` starts Spark
 applications that read them in alternation. `odradek` is this project's Spark source, which reads remote segments from
 the object store, and the last segment of each partition from the broker. `kafka` is Spark's own Kafka connector with
-Apache Kafka. The other columns are this project's source reading only from this broker, and the connector with this
+Apache Kafka. In the other columns, this project's source reads only from this broker, or the connector reads from this
 broker. Every sample is in [{file}](../bench/results/{file}).
 """
 
 READING_TABLES = """\
-- Rates are of the records' keys and values, decompressed, measured by the application. They include planning and
+- A rate is the number of decompressed bytes of keys and values per second, measured by the application. They include planning and
   exclude the start of Java and Spark. `cpu_s` is the CPU time of all processes of the application (the driver's
   Python, its JVM, the workers). `broker_cpu_s` is the CPU time of the broker, which had copied its segments to the
   object store before the run.
@@ -56,7 +56,7 @@ three JVMs. Every sample is in [{file}](../bench/results/{file}).
 """
 
 TIERED = """\
-Three brokers and one controller. KIP-405 asks how much tiered storage delays producers; this measurement shows it.
+Three brokers and one controller. The measurement shows how much tiered storage delays producers, which is a question of KIP-405.
 The object store is a directory. Apache Kafka uses LocalTieredStorage, which does not sync its files to the disk; this
 broker does. Every sample is in [{file}](../bench/results/{file}).
 """

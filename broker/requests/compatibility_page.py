@@ -42,10 +42,10 @@ listener of Kafka, they return DELEGATION_TOKEN_REQUEST_NOT_ALLOWED.
 - Client quotas: a fetch that exceeds `consumer_byte_rate` returns its records, and the connection is muted for the
   throttle time. Kafka returns no records, and the client retries after the throttle time. `request_percentage` is a
   percentage of one event loop, so the maximum is 100.
-- A client quota entity of type ip is an address; Kafka also accepts host names.
-- ListOffsets with timestamp -3 (maximum timestamp) returns -1 after DeleteRecords has deleted all records; Kafka
+- A client quota entity of type ip is an address. Kafka also accepts host names.
+- ListOffsets with timestamp -3 (maximum timestamp) returns -1 after DeleteRecords has deleted all records. Kafka
   returns a deleted offset.
-- ListOffsets with timestamp -4 (earliest local offset) is supported from version 7, as in KIP-405; Kafka supports it
+- ListOffsets with timestamp -4 (earliest local offset) is supported from version 7, as in KIP-405. Kafka supports it
   from version 8.
 - If a request contains a string that is not UTF-8, the connection is closed. A client id may be invalid UTF-8. Kafka
   decodes the string with replacement characters.
@@ -53,8 +53,8 @@ listener of Kafka, they return DELEGATION_TOKEN_REQUEST_NOT_ALLOWED.
   future, because the clock of an earlier coordinator was ahead. Odradek then computes the next assignment or
   resolution at once. Kafka waits.
 - If all members of a consumer group use the classic protocol, the partitions of a member that left are assigned to
-  the others; Kafka 4.3 leaves them unassigned.
-- CreateAcls with ANY where a specific value is required returns INVALID_REQUEST for that ACL; Kafka returns
+  the others. Kafka 4.3 leaves them unassigned.
+- CreateAcls with ANY where a specific value is required returns INVALID_REQUEST for that ACL. Kafka returns
   UNKNOWN_SERVER_ERROR for the whole request.
 - Produced batches are validated record by record, as in Kafka: invalid records, records without a key in compacted
   topics, and timestamps out of range are refused with Kafka's errors. A wrong largest timestamp is corrected. Three
@@ -82,7 +82,7 @@ listener of Kafka, they return DELEGATION_TOKEN_REQUEST_NOT_ALLOWED.
 - A dynamic `log.flush.interval.ms` below 0 is rejected, as it is in the configuration file. Kafka accepts it, and
   DescribeConfigs of a topic then fails with UNKNOWN_SERVER_ERROR.
 - Configs without effect are accepted, stored and described; [configuration.md](configuration.md) marks them.
-- An unexpected error in a handler closes the connection; Kafka returns UNKNOWN_SERVER_ERROR.
+- An unexpected error in a handler closes the connection. Kafka returns UNKNOWN_SERVER_ERROR.
 """
 
 
