@@ -1,8 +1,8 @@
 """Memory of requests that are being received, limited by `queued.max.request.bytes` (KIP-72).
 
-A connection whose buffer must grow waits while the memory of all connections is at the limit. Requests that fit in the
-first buffer of a connection are always received, unlike in Kafka: small requests are served while incomplete large ones
-hold all memory.
+A connection whose buffer must grow waits while the memory of all connections is at the limit. Unlike in Kafka,
+requests that fit in the first buffer of a connection are always received. Small requests are therefore served
+while incomplete large requests hold all memory.
 """
 
 from __future__ import annotations

@@ -68,8 +68,7 @@ listener of Kafka, they return DELEGATION_TOKEN_REQUEST_NOT_ALLOWED.
 - Invalid records in `__consumer_offsets`, `__transaction_state` and `__remote_log_metadata` are skipped with one log
   line. In Kafka, such a record can make the partition unavailable.
 - `queued.max.request.bytes` limits the bytes of requests that are being received or handled. At the limit, only
-  connections with an incomplete request of more than 16 KiB wait. In Kafka, the network threads stop reading from
-  every connection.
+  connections with an incomplete request of more than 16 KiB wait. In Kafka, small requests wait too.
 - A retry of a committed batch is acknowledged even if fewer than `min.insync.replicas` replicas are in sync. Kafka
   returns NOT_ENOUGH_REPLICAS, and its producer may write the batch again in a new epoch.
 - If a batch of an idempotent producer fails because of too few replicas, a new leader or a disk error, its later
