@@ -13,8 +13,7 @@ from functools import partial
 from typing import Any
 
 from odradek.broker.apis.topic_view import check_topic_name
-from odradek.broker.config import config_description as describe
-from odradek.broker.config import loggers
+from odradek.broker.config import config_description, loggers
 from odradek.broker.config.all_configs import BROKER
 from odradek.broker.config.alteration_validation import (
     broker_id,
@@ -122,12 +121,12 @@ def _entries(resource: Any, ctx: RequestContext) -> list[ConfigEntry]:
             check_topic_name(name)
             if name not in image.topics_by_name:
                 raise KafkaError(ErrorCode.unknown_topic_or_partition)
-            return describe.describe_topic(config, image.topic_configs(name), keys)
+            return config_description.describe_topic(config, image.topic_configs(name), keys)
         case ResourceType.BROKER:
             if not name:
-                return describe.describe_cluster(config, keys)
+                return config_description.describe_cluster(config, keys)
             _check_this_broker(name, ctx)
-            return describe.describe_broker(config, keys)
+            return config_description.describe_broker(config, keys)
         case ResourceType.BROKER_LOGGER:
             if not name:
                 raise KafkaError(ErrorCode.invalid_request, "Broker id must not be empty")
@@ -136,11 +135,11 @@ def _entries(resource: Any, ctx: RequestContext) -> list[ConfigEntry]:
         case ResourceType.CLIENT_METRICS:
             _check_named(name, "Client metrics subscription name")
             overrides = image.config(ResourceType.CLIENT_METRICS, name)
-            return describe.describe_client_metrics(overrides, keys)
+            return config_description.describe_client_metrics(overrides, keys)
         case _:
             _check_named(name, "Group name")
             overrides = image.config(ResourceType.GROUP, name)
-            return describe.describe_group(config, overrides, keys)
+            return config_description.describe_group(config, overrides, keys)
 
 
 def _check_this_broker(name: str, ctx: RequestContext) -> None:

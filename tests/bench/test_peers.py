@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek.bench import build_cache as obtaining
+from odradek.bench import build_cache
 from odradek.bench.model import (
     ClusterPeer,
     Feature,
@@ -96,7 +96,7 @@ def test_odradek_peer_works_without_git(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_missing_program_is_reported_with_its_package() -> None:
     with pytest.raises(PeerUnavailable, match=r"a flux capacitor.*'flux-capacitor-9'"):
-        obtaining.needed_program("flux-capacitor-9", "a flux capacitor")
+        build_cache.needed_program("flux-capacitor-9", "a flux capacitor")
 
 
 def test_failed_build_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,13 +104,13 @@ def test_failed_build_leaves_no_files(tmp_path: Path, monkeypatch: pytest.Monkey
 
     def half(made: Path) -> None:
         made.write_text("half")
-        obtaining.run_build([sys.executable, "-c", "exit('it broke')"], "building it")
+        build_cache.run_build([sys.executable, "-c", "exit('it broke')"], "building it")
 
     with pytest.raises(PeerUnavailable, match=r"building it failed:\s+it broke"):
-        obtaining.kept("thing", half)
+        build_cache.kept("thing", half)
     assert list(tmp_path.iterdir()) == []
-    assert obtaining.kept("thing", lambda made: made.mkdir()) == tmp_path / "thing"
-    assert obtaining.kept("thing", half) == tmp_path / "thing"  # there already
+    assert build_cache.kept("thing", lambda made: made.mkdir()) == tmp_path / "thing"
+    assert build_cache.kept("thing", half) == tmp_path / "thing"  # there already
 
 
 def test_workload_without_peer_support_is_skipped_with_the_reason() -> None:

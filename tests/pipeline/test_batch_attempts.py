@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as StillRunning
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from functools import partial
 from itertools import count, product
@@ -315,7 +315,7 @@ def test_moves_run_concurrently_and_none_is_in_progress_after_error(tmp_path: Pa
     attempts = BatchAttempts(files, str(tmp_path), (), lambda: None, run_concurrently=4)
     with ThreadPoolExecutor(1) as pool:
         placed = pool.submit(attempts.place, [StagedFile(f"file-{n}", "") for n in range(4)])
-        with pytest.raises(StillRunning):
+        with pytest.raises(FutureTimeoutError):
             placed.result(0.1)
         files.goes_on.set()
         with pytest.raises(

@@ -10,9 +10,8 @@ import trio
 
 from odradek.client.consumer import ConsumedRecord
 from odradek.client.errors import ClientError, TimedOut, Unreachable
-from odradek.pipeline.brokers import ACL_HINT as ACLS
-from odradek.pipeline.brokers import REACHABILITY_HINT, RemoteMetadata, broker_error
-from odradek.pipeline.brokers import RETRY_HINT as ONCE_THERE_ARE_LEADERS
+from odradek.pipeline.brokers import ACL_HINT, REACHABILITY_HINT, RemoteMetadata, broker_error
+from odradek.pipeline.brokers import RETRY_HINT as BROKER_RETRY_HINT
 from odradek.pipeline.errors import PipelineError, spark_error_message
 from odradek.pipeline.store_errors import CREDENTIALS_HINT, RETRY_HINT, object_error
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -76,11 +75,11 @@ def test_object_errors(error: Exception, message: str) -> None:
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (KafkaError(ErrorCode.topic_authorization_failed), f"topic authorization failed; {ACLS}"),
+        (KafkaError(ErrorCode.topic_authorization_failed), f"topic authorization failed; {ACL_HINT}"),
         (KafkaError(ErrorCode.invalid_request, "t: no"), "t: no"),
-        (KafkaError(ErrorCode.leader_not_available), f"leader not available; {ONCE_THERE_ARE_LEADERS}"),
+        (KafkaError(ErrorCode.leader_not_available), f"leader not available; {BROKER_RETRY_HINT}"),
         (Unreachable("b: refused"), f"b: refused; {REACHABILITY_HINT}"),
-        (TimedOut("b: 30 s"), f"b: 30 s; {ONCE_THERE_ARE_LEADERS}"),
+        (TimedOut("b: 30 s"), f"b: 30 s; {BROKER_RETRY_HINT}"),
     ],
 )  # fmt: skip
 def test_broker_errors(error: KafkaError | ClientError, message: str) -> None:

@@ -18,7 +18,7 @@ from odradek.protocol.records.records import Record, build_batch, decode
 
 pa = pytest.importorskip("pyarrow")
 
-from odradek.pipeline.decoding import record_decoder as decoding  # noqa: E402
+from odradek.pipeline.decoding import record_decoder  # noqa: E402
 from odradek.pipeline.decoding.arrow_columns import BATCH_TYPES, TYPES  # noqa: E402
 from odradek.pipeline.decoding.batch_decoder import decoder_of  # noqa: E402
 from odradek.pipeline.decoding.record_decoder import (  # noqa: E402
@@ -106,7 +106,7 @@ def test_decoder_does_not_refer_to_the_memory_of_a_piece(
 
 @given(st.lists(st.integers(1, 1000), max_size=30), st.integers(1, 2000))
 def test_groups_are_about_as_large_as_the_limit(sizes: list[int], limit: int) -> None:
-    found = list(decoding._groups(np.array(sizes, np.int64), limit))
+    found = list(record_decoder._groups(np.array(sizes, np.int64), limit))
     assert [size for group in found for size in sizes[group]] == sizes
     sums = [sum(sizes[group]) for group in found]
     assert all(0 < each <= 1.5 * limit + 1000 for each in sums)
@@ -337,8 +337,8 @@ def test_topic_column_stays_within_its_32_bit_limit(
     """The topic name is repeated for each record and may exceed the batch's size many times; Arrow counts its bytes
     in 32 bits.
     """
-    assert decoding.TOPIC_BYTES_MAX < 2**31
-    monkeypatch.setattr(decoding, "TOPIC_BYTES_MAX", 20)
+    assert record_decoder.TOPIC_BYTES_MAX < 2**31
+    monkeypatch.setattr(record_decoder, "TOPIC_BYTES_MAX", 20)
     records = [Record(-1, each, b"k%d" % each, None, (("h", b"%d" % each),)) for each in range(8)]
     log = bytes(build_batch(records, compression=4))
     tables = list(RecordDecoder(RecordSelection("flights", 3, columns), "a segment").feed(log))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka import TopicPartition as Gone
+from confluent_kafka import TopicPartition as PartitionOffset
 from confluent_kafka.admin import AdminClient
 from pyspark.errors import StreamingQueryException
 
@@ -161,7 +161,7 @@ def test_offsets_lost_before_the_first_batch_is_repeated_are_data_loss(
     with pytest.raises(StreamingQueryException, match="as if killed"):
         _run(spark, broker, tmp_path, die)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    for done in admin.delete_records([Gone("events", 0, 4)]).values():
+    for done in admin.delete_records([PartitionOffset("events", 0, 4)]).values():
         done.result(30)
     with pytest.raises(StreamingQueryException, match="events-0 now starts at offset 4"):
         _run(spark, broker, tmp_path)

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from odradek.broker.apis.fetch import FetchResponse, fetch
-from odradek.broker.fetch import purgatory as fetch_wait
+from odradek.broker.fetch import purgatory
 from odradek.broker.fetch.log_reading import PARTITIONS_PER_STEP
 from odradek.broker.fetch.purgatory import COMPLETED_AT_ONCE, CompletableFetches
 from odradek.broker.network.connection import ClientConnection
@@ -532,7 +532,7 @@ class Processor:
         self.now = 100.0
         self.seconds = 0.0
         self.offers = 0
-        monkeypatch.setattr(fetch_wait, "let_others_run", self._run)
+        monkeypatch.setattr(purgatory, "let_others_run", self._run)
 
     def monotonic(self) -> float:
         return self.now

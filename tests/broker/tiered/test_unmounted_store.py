@@ -37,7 +37,7 @@ async def test_unmounted_storage_gets_no_copies(
     tier.rename(elsewhere)
     tier.mkdir()
     async with stage(tmp_path) as tiered:
-        await tiered.until(is_logged(caplog, *AWAY))  # before anything is to be copy_segments
+        await tiered.until(is_logged(caplog, *AWAY))  # before anything is to be copied
         assert await is_reported_unavailable(tiered)
         remote = tiered.remote_segments()
         await tiered.produce(VALUES)

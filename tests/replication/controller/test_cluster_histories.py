@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from odradek.protocol.errors import KafkaError
-from odradek.replication.controller import broker_directories, broker_fencing
-from odradek.replication.controller import broker_registration as brokers
+from odradek.replication.controller import broker_directories, broker_fencing, broker_registration
 from odradek.replication.controller.broker_directories import assign_directories
 from odradek.replication.controller.configs import ConfigAlteration, incremental_alter_configs
 from odradek.replication.controller.controller_result import ControllerResult
@@ -90,7 +89,7 @@ class ClusterHistory(RuleBasedStateMachine):
             incarnation=self.incarnations,
             previous_epoch=known.epoch if clean and known else -1,
         )
-        register = broker_fencing.start_broker if at_once else brokers.register_broker
+        register = broker_fencing.start_broker if at_once else broker_registration.register_broker
         self.decide(
             lambda: register(
                 self.image, who, next_offset=self.image.offset + 1, unclean_election=unclean
@@ -115,7 +114,7 @@ class ClusterHistory(RuleBasedStateMachine):
 
     @rule(broker=BROKERS)
     def unregister(self, broker: int) -> None:
-        self.decide(lambda: brokers.unregister_broker(self.image, broker))
+        self.decide(lambda: broker_registration.unregister_broker(self.image, broker))
 
     @rule(broker=BROKERS, number=st.integers(0, 1), cordon=st.booleans())
     def lose_directory(self, broker: int, number: int, cordon: bool) -> None:

@@ -44,8 +44,8 @@ from odradek.protocol.schemas.consumer_protocol import (
 )
 from odradek.replication.controller.image import MetadataImage, PartitionImage, TopicImage
 from tests.broker.groups.stage import GROUP, Client, Request, Stage
-from tests.broker.groups.stage import describe as tell_classic
-from tests.broker.groups.stage import describe_record as tell_classic_record
+from tests.broker.groups.stage import describe as describe_classic_response
+from tests.broker.groups.stage import describe_record as describe_classic_record
 
 PARTITION = PartitionImage((1,), (UUID(int=1),), (1,), 1, 0, 0)
 Owned = dict[str, tuple[int, ...]]
@@ -327,7 +327,7 @@ class ConsumerStage(Stage):
             read = consumer_protocol.read_assignment(response.assignment)
             return f"{what}: assigned {words({e.topic: e.partitions for e in read.assigned_partitions})}"
         if not isinstance(response, ConsumerGroupHeartbeatResponse):
-            return tell_classic(what, response)
+            return describe_classic_response(what, response)
         if response.error is not ErrorCode.none:
             return f"{what}: {response.error.name.upper()}"
         received = f"{what}: epoch {response.epoch}"
@@ -338,7 +338,7 @@ class ConsumerStage(Stage):
     def describe_record(self, record: Record) -> str:
         key, value = record
         if isinstance(key, OffsetKey):
-            return tell_classic_record(record)
+            return describe_classic_record(record)
         if isinstance(key, GroupKey):
             if value is None:
                 return "classic group: gone"
