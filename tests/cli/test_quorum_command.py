@@ -27,7 +27,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.uuids import uuid_from_text
 from odradek.seams.tcp import TcpNetwork
 from tests.cli.command_line import CommandLine
-from tests.support.scripted_broker import Asked, ScriptedBroker, scripted_broker
+from tests.support.scripted_broker import ReceivedRequest, ScriptedBroker, scripted_broker
 
 DIRECTORY = "JEXY6aqzQY-32P5TStzaFg"
 
@@ -100,7 +100,7 @@ class Controllers:
         self.leader: ScriptedBroker | None = None
         self.error = ErrorCode.none
 
-    def follower(self, asked: Asked) -> Any:
+    def follower(self, asked: ReceivedRequest) -> Any:
         code = ErrorCode.not_leader_or_follower
         if asked.api is DESCRIBE_QUORUM:
             return {"error_code": 0, "error_message": None, "topics": [_quorum(code)], "nodes": []}
@@ -118,7 +118,7 @@ class Controllers:
             }  # fmt: skip
         return None
 
-    def active(self, asked: Asked) -> Any:
+    def active(self, asked: ReceivedRequest) -> Any:
         if asked.api is DESCRIBE_QUORUM:
             listener = {"name": "CONTROLLER", "host": "h", "port": 9}
             return {

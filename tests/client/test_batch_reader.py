@@ -17,7 +17,7 @@ from odradek.protocol.apis import FETCH, METADATA, Api
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.topics import TopicPartition
 from odradek.seams.tcp import TcpNetwork
-from tests.support.scripted_broker import Asked, ScriptedBroker, scripted_broker
+from tests.support.scripted_broker import ReceivedRequest, ScriptedBroker, scripted_broker
 
 T0 = TopicPartition("t", 0)
 OLD, NEW = UUID(int=1), UUID(int=2)
@@ -36,7 +36,7 @@ async def broker(
     """
     waits = [*throttled]
 
-    def script(asked: Asked) -> Any:
+    def script(asked: ReceivedRequest) -> Any:
         if asked.api is METADATA:
             response = found.metadata(asked)
             for topic in response["topics"]:

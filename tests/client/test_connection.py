@@ -23,7 +23,7 @@ from odradek.testing.virtual_world import VirtualWorld
 from tests.support.scripted_broker import (
     HANG_UP,
     SILENCE,
-    Asked,
+    ReceivedRequest,
     Script,
     ScriptedBroker,
     scripted_broker,
@@ -42,7 +42,7 @@ async def talking_to(
         connection.abort()
 
 
-def nothing_special(asked: Asked) -> Any:
+def nothing_special(asked: ReceivedRequest) -> Any:
     return None
 
 
@@ -69,7 +69,7 @@ async def test_unsupported_versions_are_reported() -> None:
 async def test_older_broker_gets_api_versions_0() -> None:
     """KIP-511: the UNSUPPORTED_VERSION response has version 0 for every request version."""
 
-    def script(asked: Asked) -> Any:
+    def script(asked: ReceivedRequest) -> Any:
         if asked.api is API_VERSIONS and asked.version > 0:
             return {"version": 0, "error_code": ErrorCode.unsupported_version, "api_keys": []}
         return None
@@ -79,7 +79,7 @@ async def test_older_broker_gets_api_versions_0() -> None:
         assert connection.version_of(METADATA) == METADATA.max_version
 
 
-def coordinator(asked: Asked) -> bytes:
+def coordinator(asked: ReceivedRequest) -> bytes:
     """Encode a FindCoordinator response whose port is the group's name."""
     group = asked.body.coordinator_keys[0]
     row = {"key": group, "node_id": 1, "host": "h", "port": int(group), "error_code": 0}
@@ -91,9 +91,9 @@ def coordinator(asked: Asked) -> bytes:
 
 
 async def test_pipelined_responses_are_matched_by_correlation_id() -> None:
-    waiting: list[Asked] = []
+    waiting: list[ReceivedRequest] = []
 
-    def script(asked: Asked) -> Any:
+    def script(asked: ReceivedRequest) -> Any:
         if asked.api is not FIND_COORDINATOR:
             return None
         waiting.append(asked)
@@ -120,7 +120,7 @@ async def test_pipelined_responses_are_matched_by_correlation_id() -> None:
 async def test_request_timeout_aborts_connection() -> None:
     """As in Kafka's clients: responses are in order, so later requests cannot complete first."""
 
-    def script(asked: Asked) -> Any:
+    def script(asked: ReceivedRequest) -> Any:
         return SILENCE if asked.api is FIND_COORDINATOR else None
 
     async with talking_to(script) as (_, connection):
@@ -234,7 +234,7 @@ async def test_lost_connection_fails_pending_requests(ending: str) -> None:
         "not Kafka": b"HTTP/1.1 400 Bad Request\r\n\r\n",
     }
 
-    def script(asked: Asked) -> Any:
+    def script(asked: ReceivedRequest) -> Any:
         return responses[ending] if asked.api is FIND_COORDINATOR else None
 
     async with talking_to(script) as (broker, connection):
@@ -246,7 +246,7 @@ async def test_lost_connection_fails_pending_requests(ending: str) -> None:
 
 
 async def test_cancelled_request_keeps_other_requests() -> None:
-    def script(asked: Asked) -> Any:
+    def script(asked: ReceivedRequest) -> Any:
         return SILENCE if asked.api is FIND_COORDINATOR else None
 
     async with talking_to(script) as (_, connection):
@@ -257,10 +257,10 @@ async def test_cancelled_request_keeps_other_requests() -> None:
 
 async def test_late_response_of_cancelled_request_is_dropped() -> None:
     """A cancelled request without a response leaves no memory in use."""
-    waiting: list[Asked] = []
+    waiting: list[ReceivedRequest] = []
     is_asked = trio.Event()
 
-    def script(asked: Asked) -> Any:
+    def script(asked: ReceivedRequest) -> Any:
         if asked.api is not FIND_COORDINATOR:
             return None
         waiting.append(asked)

@@ -12,12 +12,12 @@ from odradek.protocol.apis import OFFSET_FOR_LEADER_EPOCH
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.topics import TopicPartition
 from odradek.seams.tcp import TcpNetwork
-from tests.support.scripted_broker import SILENCE, Asked, ScriptedBroker, scripted_broker
+from tests.support.scripted_broker import SILENCE, ReceivedRequest, ScriptedBroker, scripted_broker
 
 T0 = TopicPartition("t", 0)
 
 
-def respond(asked: Asked, error: ErrorCode = ErrorCode.none) -> dict[str, Any]:
+def respond(asked: ReceivedRequest, error: ErrorCode = ErrorCode.none) -> dict[str, Any]:
     (topic,) = asked.body.topics
     (row,) = topic.partitions
     epoch = row.leader_epoch
@@ -27,16 +27,16 @@ def respond(asked: Asked, error: ErrorCode = ErrorCode.none) -> dict[str, Any]:
 
 async def test_epoch_ends_are_requested_concurrently() -> None:
     """Hold the responses until the maximum number of concurrent requests is pending."""
-    held: list[Asked] = []
+    held: list[ReceivedRequest] = []
 
-    def script(asked: Asked) -> Any:
+    def script(asked: ReceivedRequest) -> Any:
         if asked.api is not OFFSET_FOR_LEADER_EPOCH:
             return None
         held.append(asked)
         return SILENCE if len(held) < CONCURRENT_REQUESTS else HELD
 
     class Holding(ScriptedBroker):
-        async def respond(self, connection: Any, asked: Asked, given: Any) -> None:  # type: ignore[override]
+        async def respond(self, connection: Any, asked: ReceivedRequest, given: Any) -> None:  # type: ignore[override]
             if given is not HELD:
                 await ScriptedBroker.respond(connection, asked, given)
                 return
@@ -54,7 +54,7 @@ HELD = object()
 
 
 async def test_epoch_end_error_is_raised() -> None:
-    def script(asked: Asked) -> Any:
+    def script(asked: ReceivedRequest) -> Any:
         if asked.api is not OFFSET_FOR_LEADER_EPOCH:
             return None
         is_third = asked.body.topics[0].partitions[0].leader_epoch == 2

@@ -25,7 +25,7 @@ from odradek.protocol.apis import (
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.topics import TopicPartition
 from odradek.seams.tcp import TcpNetwork
-from tests.support.scripted_broker import SILENCE, Asked, ScriptedBroker, scripted_broker
+from tests.support.scripted_broker import SILENCE, ReceivedRequest, ScriptedBroker, scripted_broker
 
 
 class Coordinator(ScriptedBroker):
@@ -33,7 +33,7 @@ class Coordinator(ScriptedBroker):
 
     subscribed = ("t", "u")
 
-    def _usual(self, asked: Asked) -> Any:
+    def _usual(self, asked: ReceivedRequest) -> Any:
         if asked.api is FIND_COORDINATOR:
             node = {"node_id": 1, "host": self.address.host, "port": self.address.port}
             key = {"key": "g", **node, "error_code": 0, "error_message": None}
@@ -64,7 +64,7 @@ class Coordinator(ScriptedBroker):
         return super()._usual(asked)
 
 
-def with_one_partition(asked: Asked, *, commits: ErrorCode = ErrorCode.none) -> Any:
+def with_one_partition(asked: ReceivedRequest, *, commits: ErrorCode = ErrorCode.none) -> Any:
     """The member is assigned t-0 with committed offset 7 and no further records."""
     if asked.api is SYNC_GROUP:
         assignment = write_assignment([TopicPartition("t", 0)])
@@ -86,7 +86,7 @@ def with_one_partition(asked: Asked, *, commits: ErrorCode = ErrorCode.none) -> 
 async def test_member_keeps_membership_while_coordinator_moves() -> None:
     """The position is kept, not reset to the committed offset."""
 
-    def script(asked: Asked) -> Any:
+    def script(asked: ReceivedRequest) -> Any:
         if asked.api is not HEARTBEAT:
             return None
         is_first = len(broker.asked(HEARTBEAT)) == 1
@@ -103,7 +103,7 @@ async def test_member_keeps_membership_while_coordinator_moves() -> None:
 
 
 async def test_group_leader_assigns_topic_after_creation() -> None:
-    def script(asked: Asked) -> Any:
+    def script(asked: ReceivedRequest) -> Any:
         if asked.api is not METADATA or len(asked.body.topics or ()) != 2:
             return None
         response = broker.metadata(asked)
@@ -128,7 +128,7 @@ async def test_group_leader_assigns_topic_after_creation() -> None:
 async def test_failed_rejoin_commits_no_old_assignment() -> None:
     """Another member may already have committed a larger offset."""
 
-    def script(asked: Asked) -> Any:
+    def script(asked: ReceivedRequest) -> Any:
         if asked.api is HEARTBEAT:
             return {"error_code": ErrorCode.rebalance_in_progress}
         if asked.api is SYNC_GROUP and len(broker.asked(SYNC_GROUP)) > 1:
@@ -205,7 +205,7 @@ async def test_group_leader_assigns_nothing_of_missing_topics() -> None:
 
 
 class CoordinatorOfGarbage(Coordinator):
-    def _usual(self, asked: Asked) -> Any:
+    def _usual(self, asked: ReceivedRequest) -> Any:
         response = super()._usual(asked)
         if asked.api is JOIN_GROUP:
             response["members"].append(

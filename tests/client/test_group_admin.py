@@ -13,14 +13,14 @@ from odradek.protocol.apis import FIND_COORDINATOR, LIST_GROUPS, OFFSET_DELETE
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.topics import TopicPartition
 from odradek.seams.tcp import TcpNetwork
-from tests.support.scripted_broker import HANG_UP, Asked, scripted_broker
+from tests.support.scripted_broker import HANG_UP, ReceivedRequest, scripted_broker
 
 
 @pytest.mark.parametrize("first", [ErrorCode.coordinator_load_in_progress, HANG_UP])
 async def test_list_groups_retries_while_loading(first: Any) -> None:
     """The coordinator is loading, as after a broker start."""
 
-    def script(asked: Asked) -> Any:
+    def script(asked: ReceivedRequest) -> Any:
         if asked.api is not LIST_GROUPS:
             return None
         if len(broker.asked(LIST_GROUPS)) == 1:
@@ -42,7 +42,7 @@ async def test_list_groups_retries_while_loading(first: Any) -> None:
 
 
 async def test_delete_offsets_retries_while_loading() -> None:
-    def script(asked: Asked) -> Any:
+    def script(asked: ReceivedRequest) -> Any:
         if asked.api is FIND_COORDINATOR:
             node = {"node_id": 1, "host": broker.address.host, "port": broker.address.port}
             key = {"key": "g", **node, "error_code": 0, "error_message": None}

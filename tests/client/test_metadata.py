@@ -18,7 +18,7 @@ from odradek.protocol.apis import API_VERSIONS, CREATE_TOPICS, FIND_COORDINATOR,
 from odradek.protocol.errors import KafkaError
 from odradek.seams.network import Address
 from odradek.seams.tcp import TcpNetwork
-from tests.support.scripted_broker import SILENCE, Asked, ScriptedBroker, scripted_broker
+from tests.support.scripted_broker import SILENCE, ReceivedRequest, ScriptedBroker, scripted_broker
 
 TIMEOUT_S = 2.0
 
@@ -47,7 +47,7 @@ async def two_brokers_with_metadata(
 ) -> AsyncIterator[tuple[ScriptedBroker, ScriptedBroker]]:
     """Brokers 1 and 2 with the leader and epoch of t-0 in their metadata."""
 
-    def script(me: int, asked: Asked) -> Any:
+    def script(me: int, asked: ReceivedRequest) -> Any:
         if asked.api is not METADATA:
             return None
         brokers = [
@@ -99,7 +99,7 @@ async def test_connection_attempts_share_the_timeout() -> None:
 async def test_timeout_names_the_unresponsive_broker(silent_on: Api) -> None:
     """One request may use the timeout of all attempts."""
 
-    def script(asked: Asked) -> Any:
+    def script(asked: ReceivedRequest) -> Any:
         return SILENCE if asked.api is silent_on else None
 
     async with (
@@ -125,7 +125,7 @@ async def test_failed_address_is_tried_last() -> None:
 async def test_unresponsive_connection_is_avoided(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("odradek.client.connection.UNRESPONSIVE_S", 0.0)
 
-    def script(asked: Asked) -> Any:
+    def script(asked: ReceivedRequest) -> Any:
         return SILENCE if asked.api in (METADATA, FIND_COORDINATOR) else None
 
     async with (
@@ -147,7 +147,7 @@ async def test_unresponsive_connection_is_avoided(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("how", ["gone", "silent"])
 async def test_unreachable_controller_falls_back_to_any_broker(how: str) -> None:
-    def script(asked: Asked) -> Any:
+    def script(asked: ReceivedRequest) -> Any:
         if asked.api is METADATA:
             response = broker.metadata(asked)
             dead = {"node_id": 2, "host": gone.host, "port": gone.port, "rack": None}
@@ -184,7 +184,7 @@ async def test_leader_with_older_epoch_is_ignored() -> None:
     """A recreated topic starts with new epochs (KIP-320, KIP-516)."""
     leaders: tuple[int, int, UUID] = (1, 4, UUID(int=1))
 
-    def script(asked: Asked) -> Any:
+    def script(asked: ReceivedRequest) -> Any:
         if asked.api is not METADATA:
             return None
         response = broker.metadata(asked)

@@ -24,7 +24,13 @@ from odradek.seams.network import Address, Connection
 from odradek.seams.tcp import TcpNetwork
 from odradek.testing.virtual_network import WINDOW_BYTES
 from odradek.testing.virtual_world import VirtualWorld
-from tests.support.scripted_broker import HANG_UP, SILENCE, Asked, ScriptedBroker, scripted_broker
+from tests.support.scripted_broker import (
+    HANG_UP,
+    SILENCE,
+    ReceivedRequest,
+    ScriptedBroker,
+    scripted_broker,
+)
 
 Response = Any
 QUICK = ProducerOptions(delivery_timeout_s=0.3, request_timeout_s=0.2)
@@ -45,7 +51,7 @@ class Log:
     next_producer_id: int = 100
     end: int = 0
 
-    def __call__(self, asked: Asked) -> Response:
+    def __call__(self, asked: ReceivedRequest) -> Response:
         if asked.api is INIT_PRODUCER_ID:
             self.next_producer_id += 1
             return {"error_code": 0, "producer_id": self.next_producer_id, "producer_epoch": 0}
@@ -185,7 +191,7 @@ async def test_failed_batch_resets_producer_id() -> None:
 async def test_record_after_leader_timeout_gets_full_timeout() -> None:
     log, leaders = Log(), [1]
 
-    def script(asked: Asked) -> Response:
+    def script(asked: ReceivedRequest) -> Response:
         if asked.api is not METADATA:
             return log(asked)
         response = broker.metadata(asked)
@@ -210,7 +216,7 @@ async def test_leaderless_partition_delays_no_other() -> None:
     """The metadata of the topic is requested once for many records."""
     log = Log()
 
-    def script(asked: Asked) -> Response:
+    def script(asked: ReceivedRequest) -> Response:
         if asked.api is not METADATA:
             return log(asked)
         response = broker.metadata(asked)
@@ -272,7 +278,7 @@ async def test_acks_0_waits_for_no_response() -> None:
     arrived = trio.Event()
     log = Log()
 
-    def script(asked: Asked) -> Response:
+    def script(asked: ReceivedRequest) -> Response:
         response = log(asked)
         if asked.api is PRODUCE:
             arrived.set()
@@ -349,7 +355,7 @@ def test_unresponsive_leader_fails_after_delivery_timeout() -> None:
     failed_at: list[float] = []
     log = Log()
 
-    def script(asked: Asked) -> Response:
+    def script(asked: ReceivedRequest) -> Response:
         return SILENCE if asked.api is PRODUCE else log(asked)
 
     async def main(producer: Producer) -> None:
@@ -367,7 +373,7 @@ def test_unresponsive_leader_fails_after_delivery_timeout() -> None:
 async def test_unresponsive_leader_delays_no_other_leader() -> None:
     log = Log()
 
-    def script(asked: Asked) -> Response:
+    def script(asked: ReceivedRequest) -> Response:
         if asked.api is not METADATA:
             return log(asked)
         response = broker.metadata(asked)
@@ -392,17 +398,17 @@ async def test_unresponsive_leader_delays_no_other_leader() -> None:
 
 async def test_queue_leaves_line_of_former_leader() -> None:
     log, leaders = Log(), {"a": 2, "b": 2, "c": 2}
-    held: list[tuple[Connection, Asked, Response]] = []
+    held: list[tuple[Connection, ReceivedRequest, Response]] = []
 
     class Silent(ScriptedBroker):
         @staticmethod
-        async def respond(connection: Connection, asked: Asked, response: Any) -> None:
+        async def respond(connection: Connection, asked: ReceivedRequest, response: Any) -> None:
             if asked.api is PRODUCE:
                 held.append((connection, asked, response))
             else:
                 await ScriptedBroker.respond(connection, asked, response)
 
-    def script(asked: Asked) -> Response:
+    def script(asked: ReceivedRequest) -> Response:
         if asked.api is not METADATA:
             return log(asked)
         response = broker.metadata(asked)
@@ -430,7 +436,7 @@ async def test_queue_leaves_line_of_former_leader() -> None:
 
 
 async def test_closing_producer_fails_unacknowledged_records() -> None:
-    def script(asked: Asked) -> Response:
+    def script(asked: ReceivedRequest) -> Response:
         return SILENCE if asked.api is PRODUCE else log(asked)
 
     log = Log()
@@ -485,14 +491,14 @@ class Unreading(ScriptedBroker):
     """Receives nothing after the first records."""
 
     @staticmethod
-    async def respond(connection: Connection, asked: Asked, response: Any) -> None:
+    async def respond(connection: Connection, asked: ReceivedRequest, response: Any) -> None:
         if asked.api is PRODUCE:
             await trio.sleep_forever()
         await ScriptedBroker.respond(connection, asked, response)
 
 
 def test_acks_0_times_out_if_leader_does_not_receive() -> None:
-    def script(asked: Asked) -> Response:
+    def script(asked: ReceivedRequest) -> Response:
         return b"" if asked.api is PRODUCE else None
 
     async def main(producer: Producer) -> None:
@@ -536,7 +542,7 @@ async def test_unreachable_cluster_fails_after_delivery_timeout(
     monkeypatch.setattr("odradek.client.producer.CREATION_WAIT_S", 0.1)
     log, is_away = Log(), [True]
 
-    def script(asked: Asked) -> Response:
+    def script(asked: ReceivedRequest) -> Response:
         return HANG_UP if is_away[0] else log(asked)
 
     long_timeout = ProducerOptions(delivery_timeout_s=20, request_timeout_s=5)
@@ -553,7 +559,7 @@ async def test_split_batch_keeps_sequence_after_another_batch_failed() -> None:
     log = Log()
     verdicts = {0: [ErrorCode.topic_authorization_failed], 1: [ErrorCode.message_too_large]}
 
-    def script(asked: Asked) -> Response:
+    def script(asked: ReceivedRequest) -> Response:
         if asked.api is not PRODUCE:
             return log(asked)
         rows = []
@@ -578,7 +584,7 @@ async def test_batch_keeps_sequence_after_another_batch_failed() -> None:
     """The other batch fails without a leader when both should be sent."""
     log, is_denied = Log(), [False]
 
-    def script(asked: Asked) -> Response:
+    def script(asked: ReceivedRequest) -> Response:
         if asked.api is not METADATA or not is_denied[0]:
             return log(asked)
         response = broker.metadata(asked)
@@ -614,7 +620,7 @@ async def test_empty_queue_resets_leader_timeout() -> None:
 
     log, leader, without_id = Log(), [1], [False]
 
-    def script(asked: Asked) -> Response:
+    def script(asked: ReceivedRequest) -> Response:
         if asked.api is INIT_PRODUCER_ID and without_id[0]:
             without_id[0] = False
             code = ErrorCode.coordinator_load_in_progress

@@ -31,7 +31,7 @@ from odradek.seams.tcp import TcpNetwork
 from tests.support.scripted_broker import (
     HANG_UP,
     SILENCE,
-    Asked,
+    ReceivedRequest,
     Script,
     ScriptedBroker,
     scripted_broker,
@@ -111,7 +111,7 @@ def responding(*responses: Any) -> Script:
     """Returns its fetch responses in order, and then always the last one."""
     left = list(responses)
 
-    def script(asked: Asked) -> Any:
+    def script(asked: ReceivedRequest) -> Any:
         if asked.api is not FETCH:
             return None
         return left.pop(0) if len(left) > 1 else left[0]
@@ -165,7 +165,7 @@ async def test_former_leader_rejects_fetch_with_epoch(
 ) -> None:
     """It is a follower without the records: without the epoch it would respond OFFSET_OUT_OF_RANGE."""
 
-    def script(asked: Asked) -> Any:
+    def script(asked: ReceivedRequest) -> Any:
         if asked.api is not FETCH:
             return None
         is_known = asked.body.topics[0].partitions[0].current_leader_epoch == 4
@@ -191,7 +191,7 @@ async def test_at_end_waits_for_high_watermark_of_new_leader() -> None:
     behind = listed(-1, ErrorCode.offset_not_available)
     ends = [behind, listed(2), listed(2)]
 
-    def script(asked: Asked) -> Any:
+    def script(asked: ReceivedRequest) -> Any:
         return ends.pop(0) if asked.api is LIST_OFFSETS else fetches(asked)
 
     async with cluster_of(script) as (_, cluster):
@@ -232,7 +232,7 @@ async def test_wrong_crc_raises_corrupt_batch() -> None:
     damaged[-5] ^= 1
     order: list[list[int]] = []
 
-    def script(asked: Asked) -> Any:
+    def script(asked: ReceivedRequest) -> Any:
         if asked.api is not FETCH:
             return None
         parts = {part.partition: part.fetch_offset for part in asked.body.topics[0].partitions}
@@ -343,7 +343,7 @@ async def test_fetch_out_of_range_is_raised_at_once() -> None:
 
 
 async def test_partition_with_records_is_fetched_last() -> None:
-    def script(asked: Asked) -> Any:
+    def script(asked: ReceivedRequest) -> Any:
         if asked.api is not FETCH:
             return None
         parts = asked.body.topics[0].partitions
@@ -360,7 +360,7 @@ async def test_partition_with_records_is_fetched_last() -> None:
 async def test_list_offsets_retries() -> None:
     codes = [ErrorCode.not_leader_or_follower, ErrorCode.none]
 
-    def script(asked: Asked) -> Any:
+    def script(asked: ReceivedRequest) -> Any:
         if asked.api is not LIST_OFFSETS:
             return None
         rows = [
@@ -442,7 +442,7 @@ def test_invalid_bootstrap_address(text: str) -> None:
 
 
 async def test_partition_error_keeps_records_of_others() -> None:
-    def script(asked: Asked) -> Any:
+    def script(asked: ReceivedRequest) -> Any:
         if asked.api is not FETCH:
             return None
         good = fetched(batch(0, b"x"), end=1)["responses"][0]["partitions"]
@@ -464,7 +464,7 @@ async def test_cancelled_poll_loses_no_records() -> None:
     """One leader has responded, and the other one has not."""
     is_silent = [True]
 
-    def near(asked: Asked) -> Any:
+    def near(asked: ReceivedRequest) -> Any:
         if asked.api is METADATA:
             response = first.metadata(asked)
             there = {"node_id": 2, "host": second.address.host, "port": second.address.port}
@@ -474,7 +474,7 @@ async def test_cancelled_poll_loses_no_records() -> None:
             return response
         return fetched(batch(0, b"near"), end=1) if asked.api is FETCH else None
 
-    def far(asked: Asked) -> Any:
+    def far(asked: ReceivedRequest) -> Any:
         if asked.api is not FETCH:
             return None
         return SILENCE if is_silent[0] else fetched(b"", end=0, index=1)
@@ -501,7 +501,7 @@ async def test_cancelled_poll_loses_no_records() -> None:
 async def test_records_move_from_unresponsive_leader_to_new_leader() -> None:
     moved = [False]
 
-    def near(asked: Asked) -> Any:
+    def near(asked: ReceivedRequest) -> Any:
         if asked.api is METADATA:
             response = first.metadata(asked)
             there = {"node_id": 2, "host": second.address.host, "port": second.address.port}
@@ -517,7 +517,7 @@ async def test_records_move_from_unresponsive_leader_to_new_leader() -> None:
         ]
         return {"error_code": 0, "responses": [each["responses"][0] for each in rows]}
 
-    def silent(asked: Asked) -> Any:
+    def silent(asked: ReceivedRequest) -> Any:
         return SILENCE if asked.api is FETCH else None
 
     async with (

@@ -22,7 +22,7 @@ from odradek.protocol.records.records import Record, build_batch
 from odradek.protocol.topics import TopicPartition
 from odradek.seams.tcp import TcpNetwork
 from odradek.testing import Broker
-from tests.support.scripted_broker import Asked, scripted_broker
+from tests.support.scripted_broker import ReceivedRequest, scripted_broker
 
 WHERE = TopicPartition("t", 0)
 
@@ -186,7 +186,7 @@ async def test_moved_coordinator_is_looked_up_again() -> None:
     """An AddPartitionsToTxn response has one error code per partition."""
     refusals = 2
 
-    def script(asked: Asked) -> dict[str, Any] | None:
+    def script(asked: ReceivedRequest) -> dict[str, Any] | None:
         nonlocal refusals
         if asked.api is apis.FIND_COORDINATOR:
             me = {"node_id": 1, "host": broker.address.host, "port": broker.address.port}

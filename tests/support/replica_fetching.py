@@ -70,7 +70,7 @@ SMALL = LogConfig(retention_ms=-1, internal_segment_bytes=4000, index_interval_b
 TopicIdAndPartition = tuple[UUID, int]
 
 
-class Led:
+class LeaderPartition:
     """Partition of a leader: its log and overridden response fields."""
 
     def __init__(self, log: PartitionLog, leader_epoch: int) -> None:
@@ -149,7 +149,7 @@ class LeadingBroker:
         self.id = broker_id
         self.node = world.node(f"broker-{broker_id}")
         self.port = PORT
-        self.led: dict[TopicIdAndPartition, Led] = {}
+        self.led: dict[TopicIdAndPartition, LeaderPartition] = {}
         self.requests: list[FetchRequest] = []
         self.asked_for: list[str] = []
         """The titles of all requests but ApiVersions."""
@@ -161,7 +161,7 @@ class LeadingBroker:
 
     def lead(
         self, key: TopicIdAndPartition, epoch: int, *, config: LogConfig = SMALL, had: bytes = b""
-    ) -> Led:
+    ) -> LeaderPartition:
         """Lead a partition, with a log of earlier batches."""
         topic_id, index = key
         log = PartitionLog.open(
@@ -173,7 +173,7 @@ class LeadingBroker:
             recovery=RecoveryOptions(clean=False),
         )
         log.append_as_follower(memoryview(had))
-        led = self.led[key] = Led(log, epoch)
+        led = self.led[key] = LeaderPartition(log, epoch)
         return led
 
     async def serve(self, *, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
@@ -313,7 +313,7 @@ class LeadingBroker:
             "end_offset": end.end_offset,
         }
 
-    def _by_name(self, topic: str, index: int) -> Led:
+    def _by_name(self, topic: str, index: int) -> LeaderPartition:
         (found,) = (
             each
             for each in self.led.values()
@@ -322,7 +322,7 @@ class LeadingBroker:
         return found
 
 
-class Stand:
+class FollowerWithLeaders:
     """A follower and its leaders; `follow` assigns it a partition."""
 
     def __init__(
@@ -453,7 +453,7 @@ class Stand:
         """Advance time until the condition is true."""
         end = self.clock.monotonic() + seconds
         while not condition():
-            assert self.clock.monotonic() < end, "it never came to that"
+            assert self.clock.monotonic() < end, f"the condition is still false after {seconds:g} s"
             await self.clock.run_for(0.005)
 
 

@@ -29,7 +29,7 @@ HANG_UP = object()
 
 
 @dataclass
-class Asked:
+class ReceivedRequest:
     """A received request."""
 
     api: Api
@@ -39,7 +39,7 @@ class Asked:
     correlation_id: int
 
 
-Script = Callable[[Asked], Any]
+Script = Callable[[ReceivedRequest], Any]
 
 
 @dataclass
@@ -51,11 +51,11 @@ class ScriptedBroker:
     """Of every partition, there."""
     versions: Mapping[Api, tuple[int, int]] = field(default_factory=dict)
     """Overrides of the versions in ApiVersions."""
-    requests: list[Asked] = field(default_factory=list)
+    requests: list[ReceivedRequest] = field(default_factory=list)
     connections: int = 0
     address: Address = field(default=Address("", 0))
 
-    def asked(self, api: Api) -> list[Asked]:
+    def asked(self, api: Api) -> list[ReceivedRequest]:
         """The requests of one API so far."""
         return [request for request in self.requests if request.api is api]
 
@@ -67,7 +67,7 @@ class ScriptedBroker:
                 data = memoryview(await receive(connection, size))
                 header = read_request_header(data)
                 api = header.api
-                asked = Asked(
+                asked = ReceivedRequest(
                     api,
                     header.api_version,
                     self._read(api, header.api_version, data, header.body),
@@ -89,7 +89,7 @@ class ScriptedBroker:
             connection.abort()
 
     @staticmethod
-    async def respond(connection: Connection, asked: Asked, response: Any) -> None:
+    async def respond(connection: Connection, asked: ReceivedRequest, response: Any) -> None:
         if isinstance(response, bytes):
             await connection.send([response])
             return
@@ -103,7 +103,7 @@ class ScriptedBroker:
             return None
         return messages.read_request(api.key, version, data, start)
 
-    def _usual(self, asked: Asked) -> Any:
+    def _usual(self, asked: ReceivedRequest) -> Any:
         if asked.api is API_VERSIONS:
             return self.api_versions()
         if asked.api is METADATA:
@@ -123,7 +123,7 @@ class ScriptedBroker:
             ]
         }
 
-    def metadata(self, asked: Asked) -> dict[str, Any]:
+    def metadata(self, asked: ReceivedRequest) -> dict[str, Any]:
         wanted = asked.body.topics
         names = self.topics if wanted is None else [topic.name for topic in wanted]
         rows = [self._topic(name) for name in names]

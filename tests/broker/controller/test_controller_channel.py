@@ -17,7 +17,13 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.raft.errors import NotController
 from odradek.seams.network import Address
 from odradek.seams.tcp import TcpNetwork
-from tests.support.scripted_broker import HANG_UP, SILENCE, Asked, ScriptedBroker, scripted_broker
+from tests.support.scripted_broker import (
+    HANG_UP,
+    SILENCE,
+    ReceivedRequest,
+    ScriptedBroker,
+    scripted_broker,
+)
 
 SERVES = {ALLOCATE_PRODUCER_IDS: (0, 0)}
 WANTED = {"broker_id": 1, "broker_epoch": 5}
@@ -60,7 +66,7 @@ def controller(*responses: Any) -> Any:
     """Handler that returns the given results in order, and repeats the last one."""
     left = list(responses)
 
-    def script(asked: Asked) -> Any:
+    def script(asked: ReceivedRequest) -> Any:
         if asked.api is not ALLOCATE_PRODUCER_IDS:
             return None
         response = left.pop(0) if len(left) > 1 else left[0]

@@ -476,7 +476,9 @@ async def test_connection_after_completed_fetch_is_idle() -> None:
         nursery.start_soon(client.talk)
         await trio.testing.wait_all_tasks_blocked()
         now = node.seams.clock.monotonic()
-        assert client.idle_seconds(now + 60) == 0, "it waits for us"
+        assert client.idle_seconds(now + 60) == 0, (
+            "the connection is not idle while its fetch waits"
+        )
         node.services.completable_fetches.has_active_connection = True
         append(partition, batch_of_size(100))
         node.services.completable_fetches.respond()
@@ -514,7 +516,7 @@ async def test_partial_send_is_continued(space: int, has_active_connection: bool
     assert len(response.responses[0].partitions[0].records) == len(batch_of_size(100))
 
 
-class Responded:
+class FakeDelayedFetch:
     """Waiting fetch that is completable or not."""
 
     def __init__(self, can_be: bool = True) -> None:
@@ -548,12 +550,12 @@ def test_processor_is_yielded_after_completions(
     processor = Processor(monkeypatch)
     due = CompletableFetches(processor)  # type: ignore[arg-type]
     due.respond()
-    due.add(Responded(can_be=False))  # type: ignore[arg-type]
+    due.add(FakeDelayedFetch(can_be=False))  # type: ignore[arg-type]
     due.respond()
     assert processor.offers == 0
     for _ in range(3):
-        due.add(Responded())  # type: ignore[arg-type]
-        due.add(Responded())  # type: ignore[arg-type]
+        due.add(FakeDelayedFetch())  # type: ignore[arg-type]
+        due.add(FakeDelayedFetch())  # type: ignore[arg-type]
         due.respond()
     assert processor.offers == 3
 
@@ -567,7 +569,7 @@ def test_long_yields_reduce_further_yields(
     processor.seconds = 0.003
     began = processor.now
     for _ in range(10_000):
-        due.add(Responded())  # type: ignore[arg-type]
+        due.add(FakeDelayedFetch())  # type: ignore[arg-type]
         due.respond()
         processor.now += 0.001
     assert processor.offers > 10

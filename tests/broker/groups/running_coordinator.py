@@ -79,7 +79,7 @@ async def fetched(groups: GroupCoordinator, group: str = "g") -> int:
     return topic.partitions[0].offset.offset
 
 
-class Asked:
+class PendingRequest:
     """A request that runs in its own task."""
 
     def __init__(self, nursery: trio.Nursery, ask: Callable[[], Awaitable[object]]) -> None:

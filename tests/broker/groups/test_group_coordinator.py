@@ -38,7 +38,7 @@ from odradek.protocol.records import records as log_records
 from odradek.testing.virtual_clock import VirtualClock
 from tests.broker.groups.running_coordinator import (
     TOPIC_ID,
-    Asked,
+    PendingRequest,
     a_commit,
     a_join,
     a_member,
@@ -85,9 +85,9 @@ async def test_members_that_start_together_are_in_first_generation(clock: Virtua
         running(clock, MemoryLog(), initial_rebalance_delay_ms=delay_ms) as groups,
         trio.open_nursery() as nursery,
     ):
-        one = Asked(nursery, lambda: groups.join(a_join(member_uuid="1")))
+        one = PendingRequest(nursery, lambda: groups.join(a_join(member_uuid="1")))
         await clock.run_for((delay_ms - 1) / 1000)
-        two = Asked(nursery, lambda: groups.join(a_join(member_uuid="2")))
+        two = PendingRequest(nursery, lambda: groups.join(a_join(member_uuid="2")))
         await clock.run_for(delay_ms / 1000)
         assert not one.is_responded.is_set()
         await clock.run_for(0.002)
@@ -113,10 +113,10 @@ async def test_members_that_start_50_ms_apart_are_in_second_generation(
         joined = await groups.join(a_join(member_uuid="1"))
         assert (await groups.sync(a_sync(joined))).assignment == b"mine"
         assert clock.monotonic() == 0
-        beat = Asked(nursery, lambda: groups.heartbeat(a_heartbeat(joined)))
+        beat = PendingRequest(nursery, lambda: groups.heartbeat(a_heartbeat(joined)))
         await clock.run_for(0.050)
         assert not beat.is_responded.is_set()
-        two = Asked(nursery, lambda: groups.join(a_join(member_uuid="2")))
+        two = PendingRequest(nursery, lambda: groups.join(a_join(member_uuid="2")))
         await clock.run_for(0.001)
         assert beat.response == HeartbeatResponse(ErrorCode.rebalance_in_progress)
         one = await groups.join(a_join(member_id=joined.member_id))
@@ -132,7 +132,7 @@ async def test_delayed_heartbeat_of_single_member_completes(clock: VirtualClock)
     ):
         joined = await groups.join(a_join(member_uuid="1"))
         await groups.sync(a_sync(joined))
-        beat = Asked(nursery, lambda: groups.heartbeat(a_heartbeat(joined)))
+        beat = PendingRequest(nursery, lambda: groups.heartbeat(a_heartbeat(joined)))
         await clock.run_for(0.099)
         assert not beat.is_responded.is_set()
         await clock.run_for(0.002)
@@ -145,8 +145,8 @@ async def test_initial_rebalance_delay_waits_for_members(clock: VirtualClock) ->
         running(clock, MemoryLog(), initial_rebalance_delay_ms=3000) as groups,
         trio.open_nursery() as nursery,
     ):
-        one = Asked(nursery, lambda: groups.join(a_join(member_uuid="1")))
-        two = Asked(nursery, lambda: groups.join(a_join(member_uuid="2")))
+        one = PendingRequest(nursery, lambda: groups.join(a_join(member_uuid="1")))
+        two = PendingRequest(nursery, lambda: groups.join(a_join(member_uuid="2")))
         await clock.run_for(2.999)
         assert not one.is_responded.is_set()
         await clock.run_for(3.002)
@@ -213,9 +213,9 @@ async def test_offset_commit_completes_when_committed(clock: VirtualClock) -> No
     async with running(clock, log) as groups, trio.open_nursery() as nursery:
         await groups.commit(a_commit(1))
         log.hold()
-        commit = Asked(nursery, lambda: groups.commit(a_commit(2)))
+        commit = PendingRequest(nursery, lambda: groups.commit(a_commit(2)))
         await clock.settle()
-        fetch = Asked(nursery, lambda: fetched(groups))
+        fetch = PendingRequest(nursery, lambda: fetched(groups))
         await clock.settle()
         assert not commit.is_responded.is_set()
         assert not fetch.is_responded.is_set(), "an uncommitted state was returned"
@@ -232,12 +232,12 @@ async def test_offset_fetch_does_not_return_later_commits(
     async with running(clock, log) as groups, trio.open_nursery() as nursery:
         await groups.commit(a_commit(1))
         log.hold()
-        first = Asked(nursery, lambda: groups.commit(a_commit(2)))
+        first = PendingRequest(nursery, lambda: groups.commit(a_commit(2)))
         await clock.settle()
         end = log.end_offset(0)
-        fetch = Asked(nursery, lambda: fetched(groups))
+        fetch = PendingRequest(nursery, lambda: fetched(groups))
         await clock.settle()
-        second = Asked(nursery, lambda: groups.commit(a_commit(3)))
+        second = PendingRequest(nursery, lambda: groups.commit(a_commit(3)))
         await clock.settle()
         log.move_to(0, end)
         await clock.settle()
@@ -254,9 +254,9 @@ async def test_consumer_group_description_waits_for_high_watermark(clock: Virtua
     )
     async with running(clock, log) as groups, trio.open_nursery() as nursery:
         log.hold()
-        joined = Asked(nursery, lambda: groups.consumer_heartbeat(beat))
+        joined = PendingRequest(nursery, lambda: groups.consumer_heartbeat(beat))
         await clock.settle()
-        described = Asked(nursery, lambda: groups.describe_consumer("g"))
+        described = PendingRequest(nursery, lambda: groups.describe_consumer("g"))
         await clock.settle()
         assert not joined.is_responded.is_set()
         assert not described.is_responded.is_set(), "an uncommitted state was returned"
@@ -279,15 +279,15 @@ async def test_not_found_errors_wait_for_high_watermark(
     async with running(clock, log) as groups, trio.open_nursery() as nursery:
         await groups.consumer_heartbeat(beat(0))
         log.hold()
-        Asked(nursery, lambda: groups.consumer_heartbeat(beat(-1)))
+        PendingRequest(nursery, lambda: groups.consumer_heartbeat(beat(-1)))
         await clock.settle()
-        fetched = Asked(
+        fetched = PendingRequest(
             nursery, lambda: groups.fetch("g", None, require_stable=False, member=("m", 1))
         )
         await clock.settle()
-        Asked(nursery, lambda: groups.delete_groups(["g"]))
+        PendingRequest(nursery, lambda: groups.delete_groups(["g"]))
         await clock.settle()
-        described = Asked(nursery, lambda: groups.describe_consumer("g"))
+        described = PendingRequest(nursery, lambda: groups.describe_consumer("g"))
         await clock.settle()
         assert not fetched.is_responded.is_set()
         assert not described.is_responded.is_set()
@@ -320,13 +320,13 @@ async def test_offset_commit_without_replication_times_out(clock: VirtualClock) 
     async with running(clock, log, commit_timeout_ms=5000) as groups:
         async with trio.open_nursery() as nursery:
             log.hold()
-            commit = Asked(nursery, lambda: groups.commit(a_commit(2)))
+            commit = PendingRequest(nursery, lambda: groups.commit(a_commit(2)))
             await clock.settle()
-            fetch = Asked(nursery, lambda: fetched(groups))
+            fetch = PendingRequest(nursery, lambda: fetched(groups))
             await clock.run_for(5)
             assert getattr(commit.response, "error", None) is ErrorCode.coordinator_not_available
             assert fetch.response is ErrorCode.not_coordinator
-            again = Asked(nursery, lambda: fetched(groups))
+            again = PendingRequest(nursery, lambda: fetched(groups))
             await clock.settle()
             assert not again.is_responded.is_set(), "an uncommitted state was returned"
             log.move_on()
@@ -514,10 +514,10 @@ async def test_waiting_requests_fail_when_coordinator_moves(clock: VirtualClock)
     log = MemoryLog()
     async with running(clock, log) as groups, trio.open_nursery() as nursery:
         joined = await a_member(groups)
-        other = Asked(nursery, lambda: groups.join(a_join(member_uuid="2")))
+        other = PendingRequest(nursery, lambda: groups.join(a_join(member_uuid="2")))
         await clock.settle()
         log.hold()
-        commit = Asked(nursery, lambda: groups.commit(a_commit(group="other")))
+        commit = PendingRequest(nursery, lambda: groups.commit(a_commit(group="other")))
         await clock.settle()
         groups.runtime.unload(0)
         groups.runtime.unload(0)
@@ -592,7 +592,7 @@ async def test_delete_all_removes_all_state(clock: VirtualClock) -> None:
     async with running(clock, log) as groups, trio.open_nursery() as nursery:
         joined = await a_member(groups)
         await groups.commit(a_commit(1, "simple"))
-        waiting = Asked(nursery, lambda: groups.join(a_join(member_uuid="2")))
+        waiting = PendingRequest(nursery, lambda: groups.join(a_join(member_uuid="2")))
         await clock.settle()
         await groups.delete_all()
         assert groups.list_groups([], []) == []
@@ -695,7 +695,7 @@ async def test_exception_fails_only_its_partition(
     async with running(clock, log) as groups, trio.open_nursery() as nursery:
         joined = await groups.join(a_join(group=here))
         await groups.sync(a_sync(joined, here))
-        waiting = Asked(nursery, lambda: groups.join(a_join(group=here, member_uuid="2")))
+        waiting = PendingRequest(nursery, lambda: groups.join(a_join(group=here, member_uuid="2")))
         await clock.settle()
         groups.runtime.active_context(1).shard.groups[
             here

@@ -33,7 +33,7 @@ from odradek.replication.controller.image import (
 from odradek.seams.entropy import SeededEntropy
 from odradek.seams.network import Address
 from odradek.testing.virtual_clock import VirtualClock
-from tests.broker.groups.stage import metadata
+from tests.broker.groups.group_shard_driver import metadata
 from tests.support.coordinator_log import MemoryLog
 
 HANDLERS: Mapping[Api, Any] = {

@@ -16,8 +16,8 @@ from odradek.broker.groups.messages import (
 )
 from odradek.broker.groups.offset_store import OffsetExpirationRule
 from odradek.protocol.errors import ErrorCode, KafkaError
-from tests.broker.groups.group_scenes import SCENES, group
-from tests.broker.groups.stage import START_MS, WALL_MS, Stage, metadata
+from tests.broker.groups.group_shard_driver import START_MS, WALL_MS, Stage, metadata
+from tests.broker.groups.groups_in_each_state import SCENES, group
 
 NONE = ErrorCode.none
 UNKNOWN, FENCED = ErrorCode.unknown_member_id, ErrorCode.fenced_instance_id

@@ -27,7 +27,7 @@ from odradek.broker.groups.subscription import subscribed_topics
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.records import records as log_records
 from odradek.protocol.records.batch import Batch
-from tests.broker.groups.stage import metadata
+from tests.broker.groups.group_shard_driver import metadata
 
 TOPIC_ID = UUID("00112233-4455-6677-8899-aabbccddeeff")
 MEMBER = ClassicMemberMetadata("m-1", "i", "c", "/127.0.0.1", 300_000, 45_000, b"sub", b"ass")

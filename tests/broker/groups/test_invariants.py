@@ -19,7 +19,7 @@ from odradek.broker.groups.classic_group_states import ClassicGroupState
 from odradek.broker.groups.config import GroupConfig
 from odradek.broker.groups.messages import ClassicGroupMetadata, GroupKey, LeavingMember
 from odradek.protocol.errors import ErrorCode
-from tests.broker.groups.stage import GROUP, Stage
+from tests.broker.groups.group_shard_driver import GROUP, Stage
 
 NAMES = ("A", "B", "C", "D", "E")
 STATIC = {"D": "d", "E": "e"}

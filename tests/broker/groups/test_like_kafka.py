@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from odradek.protocol import apis
-from tests.broker.groups.stage import metadata
+from tests.broker.groups.group_shard_driver import metadata
 from tests.support.broker_process import BrokerProcess
 from tests.support.group_clients import TOPIC, UUID_TEXT, Peer, plain, wait_for_coordinators
 from tests.support.kafka_tools import run_tool

@@ -21,8 +21,8 @@ from odradek.broker.groups.classic_group_states import (
 )
 from odradek.broker.groups.messages import AssignmentWritten
 from odradek.protocol.errors import ErrorCode
-from tests.broker.groups.group_scenes import SCENES, group, preparing
-from tests.broker.groups.stage import Request, Stage
+from tests.broker.groups.group_shard_driver import Request, Stage
+from tests.broker.groups.groups_in_each_state import SCENES, group, preparing
 
 
 @dataclass

@@ -15,7 +15,13 @@ from odradek.broker.transactions.partition_verification import TransactionSuppor
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.topics import TopicPartition
 from odradek.testing.virtual_clock import VirtualClock
-from tests.broker.groups.running_coordinator import Asked, a_commit, a_member, fetched, running
+from tests.broker.groups.running_coordinator import (
+    PendingRequest,
+    a_commit,
+    a_member,
+    fetched,
+    running,
+)
 from tests.support.coordinator_log import MemoryLog
 from tests.support.transaction_coordinator import Coordinator
 
@@ -223,9 +229,9 @@ async def test_offset_fetch_waits_until_marker_is_committed(
     async with running(clock, log) as groups, trio.open_nursery() as nursery:
         await commit(groups, within(coordinator), 9)
         log.hold()
-        marking = Asked(nursery, lambda: groups.complete_transaction(0, ending()))
+        marking = PendingRequest(nursery, lambda: groups.complete_transaction(0, ending()))
         await trio.testing.wait_all_tasks_blocked()
-        fetching = Asked(nursery, lambda: fetched(groups))
+        fetching = PendingRequest(nursery, lambda: fetched(groups))
         await trio.testing.wait_all_tasks_blocked()
         assert not marking.is_responded.is_set()
         assert not fetching.is_responded.is_set()

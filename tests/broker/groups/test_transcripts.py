@@ -16,7 +16,7 @@ import pytest
 from odradek.broker.groups.config import GroupConfig
 from odradek.broker.groups.messages import LeavingMember
 from odradek.protocol.errors import ErrorCode
-from tests.broker.groups.stage import GROUP, Stage
+from tests.broker.groups.group_shard_driver import GROUP, Stage
 from tests.support.transcripts import check, transcripts
 
 FILES = transcripts("classic_groups")

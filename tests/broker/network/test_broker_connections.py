@@ -13,10 +13,10 @@ from odradek.protocol.apis import LIST_GROUPS
 from odradek.replication.controller.image import BrokerImage
 from odradek.seams.network import Address
 from tests.support.broker_connections import ConnectedBroker, a_broker, asking
-from tests.support.scripted_broker import HANG_UP, SILENCE, Asked, scripted_broker
+from tests.support.scripted_broker import HANG_UP, SILENCE, ReceivedRequest, scripted_broker
 
 
-def groups(asked: Asked) -> Any:
+def groups(asked: ReceivedRequest) -> Any:
     return {"error_code": 0, "groups": []} if asked.api is LIST_GROUPS else None
 
 
@@ -38,7 +38,7 @@ async def test_callers_share_one_connection() -> None:
 async def test_broken_connection_is_reopened() -> None:
     responses: list[Any] = [HANG_UP, {"error_code": 0, "groups": []}]
 
-    def script(asked: Asked) -> Any:
+    def script(asked: ReceivedRequest) -> Any:
         return responses.pop(0) if asked.api is LIST_GROUPS else None
 
     async with scripted_broker(script) as broker, asking() as world:
@@ -66,7 +66,7 @@ async def test_request_to_fenced_broker_fails_at_once(
 ) -> None:
     asked = trio.Event()
 
-    def script(request: Asked) -> Any:
+    def script(request: ReceivedRequest) -> Any:
         if request.api is LIST_GROUPS:
             asked.set()
             return SILENCE
@@ -104,7 +104,7 @@ async def test_connection_attempt_ends_when_broker_is_fenced(
     """The broker does not respond to ApiVersions, so the connection is never open."""
     called = trio.Event()
 
-    def script(request: Asked) -> Any:
+    def script(request: ReceivedRequest) -> Any:
         called.set()
         return SILENCE
 
@@ -134,7 +134,7 @@ async def test_fenced_or_unknown_broker_is_unreachable() -> None:
 
 
 async def test_late_response_times_out() -> None:
-    def script(asked: Asked) -> Any:
+    def script(asked: ReceivedRequest) -> Any:
         return SILENCE if asked.api is LIST_GROUPS else None
 
     async with scripted_broker(script) as broker, asking() as world:

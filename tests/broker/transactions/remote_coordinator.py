@@ -6,7 +6,7 @@ from typing import Any
 
 from odradek.protocol.apis import ADD_PARTITIONS_TO_TXN
 from odradek.protocol.errors import ErrorCode
-from tests.support.scripted_broker import Asked
+from tests.support.scripted_broker import ReceivedRequest
 
 NONE = ErrorCode.none
 
@@ -19,7 +19,7 @@ class Coordinator:
         self.error = NONE
         self.instead: Any = None
 
-    def __call__(self, asked: Asked) -> Any:
+    def __call__(self, asked: ReceivedRequest) -> Any:
         if asked.api is not ADD_PARTITIONS_TO_TXN or self.instead is not None:
             return self.instead if asked.api is ADD_PARTITIONS_TO_TXN else None
         results = [

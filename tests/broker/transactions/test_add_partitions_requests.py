@@ -18,7 +18,7 @@ from odradek.replication.controller.image import Endpoint
 from odradek.replication.controller.image_records import broker_record
 from odradek.testing import Broker
 from tests.broker.transactions.remote_coordinator import Coordinator
-from tests.support.scripted_broker import SILENCE, Asked, ScriptedBroker, scripted_broker
+from tests.support.scripted_broker import SILENCE, ReceivedRequest, ScriptedBroker, scripted_broker
 
 OTHER = 77
 T = TopicPartition("t", 0)
@@ -54,7 +54,7 @@ async def test_verification_does_not_wait_for_markers() -> None:
     """WriteTxnMarkers waits for replication, and a broker serves the requests of a connection in order."""
     held = trio.Event()
 
-    def script(asked: Asked) -> Any:
+    def script(asked: ReceivedRequest) -> Any:
         if asked.api is WRITE_TXN_MARKERS:
             held.set()
             return SILENCE

@@ -9,7 +9,7 @@ from odradek.broker.transactions.messages import TRANSACTION_VERSION_2, MarkerRe
 from odradek.broker.transactions.transaction_states import PREPARE_STATES
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.topics import TopicPartition
-from tests.broker.transactions.stage import Request, Stage
+from tests.broker.transactions.transaction_shard_driver import Request, Stage
 
 PARTITIONS = ("t-0", "t-1", "u-0")
 

@@ -9,7 +9,7 @@ import pytest
 from odradek.broker.transactions.messages import PRODUCER_EPOCH_MAX, ProducerIdAndEpoch
 from odradek.broker.transactions.transaction_states import TransactionState
 from odradek.protocol.errors import ErrorCode
-from tests.broker.transactions.stage import Stage
+from tests.broker.transactions.transaction_shard_driver import Stage
 
 
 @pytest.mark.parametrize("is_commit", [True, False], ids=["commit", "abort"])

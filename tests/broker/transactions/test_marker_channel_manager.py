@@ -16,7 +16,13 @@ from odradek.protocol.apis import WRITE_TXN_MARKERS
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.topics import TopicPartition
 from tests.support.broker_connections import ConnectedBroker, a_broker, a_topic, asking
-from tests.support.scripted_broker import HANG_UP, SILENCE, Asked, ScriptedBroker, scripted_broker
+from tests.support.scripted_broker import (
+    HANG_UP,
+    SILENCE,
+    ReceivedRequest,
+    ScriptedBroker,
+    scripted_broker,
+)
 
 MINE, OTHERS, NOBODYS, OTHERS_TOO = (TopicPartition("t", index) for index in range(4))
 GONE, NEVER = TopicPartition("u", 0), TopicPartition("t", 9)
@@ -41,7 +47,7 @@ class Leader:
         self.codes = codes or {}
         self.instead: Any = None
 
-    def __call__(self, asked: Asked) -> Any:
+    def __call__(self, asked: ReceivedRequest) -> Any:
         if asked.api is not WRITE_TXN_MARKERS:
             return None
         if self.instead is not None:
@@ -75,7 +81,7 @@ def marker(*partitions: TopicPartition, producer_id: int = 1000) -> TransactionM
 
 @asynccontextmanager
 async def markers_to_send(
-    writer: Writer | None = None, leader: Callable[[Asked], Any] | None = None
+    writer: Writer | None = None, leader: Callable[[ReceivedRequest], Any] | None = None
 ) -> AsyncIterator[tuple[TransactionMarkerChannelManager, ScriptedBroker, ConnectedBroker]]:
     """Metadata of a cluster: node 1 sends the markers, node 2 leads the other partitions."""
     async with scripted_broker(leader or Leader()) as broker, asking() as world:

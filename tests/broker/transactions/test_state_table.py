@@ -31,7 +31,14 @@ from odradek.broker.transactions.transaction_states import (
     TransactionState,
 )
 from odradek.protocol.errors import ErrorCode
-from tests.broker.transactions.stage import ID, WALL_MS, WEEK_MS, Request, Stage, partition
+from tests.broker.transactions.transaction_shard_driver import (
+    ID,
+    WALL_MS,
+    WEEK_MS,
+    Request,
+    Stage,
+    partition,
+)
 
 PRODUCER = ProducerIdAndEpoch(1000, 5)
 BEFORE = ProducerIdAndEpoch(1000, 4)

@@ -32,7 +32,7 @@ NONE = ErrorCode.none
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-class Partitions:
+class FakeMarkerChannel:
     """A fake `MarkerChannel`. `results` has the results other than WRITTEN."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ def clock() -> VirtualClock:
 async def running(
     clock: VirtualClock,
     log: MemoryLog,
-    partitions: Partitions | None = None,
+    marker_channel: FakeMarkerChannel | None = None,
     ids: Ids | None = None,
     *,
     leader_epoch: int = 3,
@@ -83,7 +83,7 @@ async def running(
         log,
         TransactionConfig(**config),
         clock=clock,
-        markers=partitions or Partitions(),
+        markers=marker_channel or FakeMarkerChannel(),
         producer_id=(ids or Ids()).next,
         transaction_version=lambda: 2,
     )
@@ -119,7 +119,7 @@ def state_of(coordinator: TransactionCoordinator, name: str = "a") -> Transactio
     return coordinator.describe(name).state
 
 
-class Asked:
+class PendingRequest:
     """A request that runs in its own task."""
 
     def __init__(self, nursery: trio.Nursery, ask: Callable[[], Awaitable[object]]) -> None:
@@ -143,8 +143,8 @@ async def test_oversized_transactional_id_fails_only_its_request(clock: VirtualC
 
 
 async def test_transaction_lifecycle(clock: VirtualClock) -> None:
-    partitions = Partitions()
-    async with running(clock, MemoryLog(), partitions) as coordinator:
+    marker_channel = FakeMarkerChannel()
+    async with running(clock, MemoryLog(), marker_channel) as coordinator:
         producer = await begun(coordinator)
         assert producer == (1000, 0)
         assert await added(coordinator, producer, T0, T1) == {T0: NONE, T1: NONE}
@@ -152,7 +152,7 @@ async def test_transaction_lifecycle(clock: VirtualClock) -> None:
         assert (response.error, response.producer_id, response.epoch) == (NONE, 1000, 1)
         await clock.settle()
         assert state_of(coordinator) is TransactionState.COMPLETE_COMMIT
-        assert partitions.markers == [TransactionMarker(1000, 1, 3, True, (T0, T1), 2)]
+        assert marker_channel.markers == [TransactionMarker(1000, 1, 3, True, (T0, T1), 2)]
         assert clock.monotonic() == 0, "the responses took time"
         assert coordinator.count_by_state() == {"CompleteCommit": 1}
 
@@ -164,7 +164,7 @@ async def test_request_right_after_start_is_served(clock: VirtualClock) -> None:
         log,
         TransactionConfig(),
         clock=clock,
-        markers=Partitions(),
+        markers=FakeMarkerChannel(),
         producer_id=Ids().next,
         transaction_version=lambda: 2,
     )
@@ -176,56 +176,56 @@ async def test_request_right_after_start_is_served(clock: VirtualClock) -> None:
 
 
 async def test_end_txn_completes_before_markers_are_written(clock: VirtualClock) -> None:
-    partitions = Partitions()
-    async with running(clock, MemoryLog(), partitions) as coordinator:
+    marker_channel = FakeMarkerChannel()
+    async with running(clock, MemoryLog(), marker_channel) as coordinator:
         producer = await begun(coordinator)
         await added(coordinator, producer)
-        partitions.may_respond = trio.Event()
+        marker_channel.may_respond = trio.Event()
         response = await ended(coordinator, producer, is_commit=False)
         next_one = ProducerIdAndEpoch(response.producer_id, response.epoch)
         concurrent = ErrorCode.concurrent_transactions
         assert await added(coordinator, next_one) == {T0: concurrent}
         assert state_of(coordinator) is TransactionState.PREPARE_ABORT
-        partitions.may_respond.set()
+        marker_channel.may_respond.set()
         await clock.settle()
         assert await added(coordinator, next_one) == {T0: NONE}
 
 
 async def test_failed_markers_are_retried(clock: VirtualClock) -> None:
-    partitions = Partitions()
-    async with running(clock, MemoryLog(), partitions, marker_retry_ms=100) as coordinator:
+    marker_channel = FakeMarkerChannel()
+    async with running(clock, MemoryLog(), marker_channel, marker_retry_ms=100) as coordinator:
         producer = await begun(coordinator)
         await added(coordinator, producer, T0, T1)
-        partitions.results[T1] = MarkerResult.RETRY
+        marker_channel.results[T1] = MarkerResult.RETRY
         await ended(coordinator, producer)
         await clock.run_for(0.65)
-        assert [each.partitions for each in partitions.markers] == [(T0, T1), *[(T1,)] * 3]
+        assert [each.partitions for each in marker_channel.markers] == [(T0, T1), *[(T1,)] * 3]
         assert coordinator.describe("a").partitions == (T1,)
-        partitions.results.clear()
+        marker_channel.results.clear()
         await clock.run_for(0.4)
         assert state_of(coordinator) is TransactionState.COMPLETE_COMMIT
 
 
 async def test_failed_completion_append_is_retried(clock: VirtualClock) -> None:
-    log, partitions = MemoryLog(), Partitions()
-    async with running(clock, log, partitions) as coordinator:
+    log, marker_channel = MemoryLog(), FakeMarkerChannel()
+    async with running(clock, log, marker_channel) as coordinator:
         producer = await begun(coordinator)
         await added(coordinator, producer)
-        partitions.may_respond = trio.Event()
+        marker_channel.may_respond = trio.Event()
         await ended(coordinator, producer)
         log.fail_with = KafkaError(ErrorCode.not_enough_replicas)
-        partitions.may_respond.set()
+        marker_channel.may_respond.set()
         await clock.run_for(1)
         assert state_of(coordinator) is TransactionState.PREPARE_COMMIT
         log.fail_with = None
         await clock.run_for(0.5)
         assert state_of(coordinator) is TransactionState.COMPLETE_COMMIT
-        assert len(partitions.markers) == 1, "the markers are written"
+        assert len(marker_channel.markers) == 1, "the markers are written"
 
 
 async def test_timed_out_transactions_are_aborted(clock: VirtualClock) -> None:
-    partitions = Partitions()
-    async with running(clock, MemoryLog(), partitions, abort_interval_ms=1000) as coordinator:
+    marker_channel = FakeMarkerChannel()
+    async with running(clock, MemoryLog(), marker_channel, abort_interval_ms=1000) as coordinator:
         short, long = await begun(coordinator, "a", 5000), await begun(coordinator, "b", 50_000)
         await added(coordinator, short)
         await coordinator.add_partitions("b", *long, [T0])
@@ -236,7 +236,7 @@ async def test_timed_out_transactions_are_aborted(clock: VirtualClock) -> None:
             TransactionState.COMPLETE_ABORT,
             TransactionState.ONGOING,
         )
-        assert [each.is_commit for each in partitions.markers] == [False]
+        assert [each.is_commit for each in marker_channel.markers] == [False]
         refused = await ended(coordinator, ProducerIdAndEpoch(1000, 7))
         assert refused.error is ErrorCode.producer_fenced
 
@@ -278,15 +278,17 @@ async def test_empty_transactional_id_is_rejected(clock: VirtualClock) -> None:
 
 
 async def test_responses_wait_for_high_watermark(clock: VirtualClock) -> None:
-    log, partitions = MemoryLog(), Partitions()
-    async with running(clock, log, partitions) as coordinator, trio.open_nursery() as nursery:
+    log, marker_channel = MemoryLog(), FakeMarkerChannel()
+    async with running(clock, log, marker_channel) as coordinator, trio.open_nursery() as nursery:
         producer = await begun(coordinator)
         await added(coordinator, producer)
         log.hold()
-        end = Asked(nursery, lambda: ended(coordinator, producer))
+        end = PendingRequest(nursery, lambda: ended(coordinator, producer))
         await clock.settle()
         assert not end.is_responded
-        assert not partitions.markers, "a marker was sent before the prepare record was committed"
+        assert not marker_channel.markers, (
+            "a marker was sent before the prepare record was committed"
+        )
         log.move_on()
         await clock.settle()
         assert isinstance(end.response, ProducerResponse)
@@ -300,7 +302,7 @@ async def test_append_without_replication_times_out(clock: VirtualClock) -> None
         producer = await begun(coordinator)
         async with trio.open_nursery() as nursery:
             log.hold()
-            adding = Asked(nursery, lambda: added(coordinator, producer))
+            adding = PendingRequest(nursery, lambda: added(coordinator, producer))
             await clock.run_for(5)
             assert adding.response == {T0: ErrorCode.coordinator_not_available}
         assert state_of(coordinator) is TransactionState.EMPTY
@@ -339,8 +341,8 @@ async def test_slow_and_failed_producer_id_allocation(clock: VirtualClock) -> No
         running(clock, MemoryLog(2), ids=ids) as coordinator,
         trio.open_nursery() as nursery,
     ):
-        first = Asked(nursery, lambda: coordinator.init_producer_id("a", 1000))
-        moved = Asked(nursery, lambda: coordinator.init_producer_id("b", 1000))
+        first = PendingRequest(nursery, lambda: coordinator.init_producer_id("a", 1000))
+        moved = PendingRequest(nursery, lambda: coordinator.init_producer_id("b", 1000))
         await clock.settle()
         assert not first.is_responded
         coordinator.runtime.unload(coordinator.runtime.partition_for("b"))
@@ -363,16 +365,16 @@ async def test_existing_transactional_id_keeps_producer_id(clock: VirtualClock) 
 
 
 async def test_prepared_transaction_is_completed_after_crash(clock: VirtualClock) -> None:
-    log, partitions = MemoryLog(), Partitions()
-    partitions.may_respond = trio.Event()
-    async with running(clock, log, partitions) as coordinator:
+    log, marker_channel = MemoryLog(), FakeMarkerChannel()
+    marker_channel.may_respond = trio.Event()
+    async with running(clock, log, marker_channel) as coordinator:
         producer = await begun(coordinator)
         await added(coordinator, producer, T0, T1)
         await ended(coordinator, producer)
-    partitions = Partitions()
-    async with running(clock, log, partitions, leader_epoch=4) as coordinator:
+    marker_channel = FakeMarkerChannel()
+    async with running(clock, log, marker_channel, leader_epoch=4) as coordinator:
         await clock.settle()
-        assert partitions.markers == [TransactionMarker(1000, 1, 4, True, (T0, T1), 2)]
+        assert marker_channel.markers == [TransactionMarker(1000, 1, 4, True, (T0, T1), 2)]
         assert state_of(coordinator) is TransactionState.COMPLETE_COMMIT
         again = await ended(coordinator, producer)
         assert (again.error, again.epoch) == (NONE, 1)
@@ -431,7 +433,7 @@ async def test_appends_during_load_are_completed(clock: VirtualClock) -> None:
 async def test_exception_while_sending_markers_fails_only_its_partition(
     clock: VirtualClock,
 ) -> None:
-    class Broken(Partitions):
+    class Broken(FakeMarkerChannel):
         async def send(self, marker: TransactionMarker) -> Mapping[TopicPartition, MarkerResult]:
             raise RuntimeError("a bug")
 
@@ -445,11 +447,11 @@ async def test_exception_while_sending_markers_fails_only_its_partition(
 
 
 async def test_waiting_requests_fail_when_coordinator_moves(clock: VirtualClock) -> None:
-    log, partitions = MemoryLog(), Partitions()
-    async with running(clock, log, partitions) as coordinator, trio.open_nursery() as nursery:
+    log, marker_channel = MemoryLog(), FakeMarkerChannel()
+    async with running(clock, log, marker_channel) as coordinator, trio.open_nursery() as nursery:
         producer = await begun(coordinator)
         log.hold()
-        adding = Asked(nursery, lambda: added(coordinator, producer))
+        adding = PendingRequest(nursery, lambda: added(coordinator, producer))
         await clock.settle()
         coordinator.runtime.unload(0)
         await clock.settle()
@@ -461,10 +463,10 @@ async def test_waiting_requests_fail_when_coordinator_moves(clock: VirtualClock)
         await clock.settle()
         # The record stays in the log: the partition is in the transaction.
         assert state_of(coordinator) is TransactionState.ONGOING
-        partitions.may_respond = trio.Event()
+        marker_channel.may_respond = trio.Event()
         await ended(coordinator, producer)
         coordinator.runtime.unload(0)
-        partitions.may_respond.set()
+        marker_channel.may_respond.set()
         await clock.run_for(1)
         assert log.end_offset(0) == 3, "an unloaded coordinator appended a record"
 
@@ -489,29 +491,29 @@ async def test_timeout_of_moved_coordinator_has_no_response(
 
 
 async def test_unloaded_coordinator_sends_no_markers(clock: VirtualClock) -> None:
-    partitions = Partitions()
-    partitions.results[T0] = MarkerResult.RETRY
-    async with running(clock, MemoryLog(), partitions) as coordinator:
+    marker_channel = FakeMarkerChannel()
+    marker_channel.results[T0] = MarkerResult.RETRY
+    async with running(clock, MemoryLog(), marker_channel) as coordinator:
         producer = await begun(coordinator)
         await added(coordinator, producer)
         await ended(coordinator, producer)
         await clock.settle()
-        assert len(partitions.markers) == 1
+        assert len(marker_channel.markers) == 1
         coordinator.runtime.unload(0)
         await clock.run_for(10)
-        assert len(partitions.markers) == 1
+        assert len(marker_channel.markers) == 1
 
 
 async def test_markers_have_leader_epoch_of_coordinator(clock: VirtualClock) -> None:
-    partitions = Partitions()
-    async with running(clock, MemoryLog(), partitions, leader_epoch=3) as coordinator:
+    marker_channel = FakeMarkerChannel()
+    async with running(clock, MemoryLog(), marker_channel, leader_epoch=3) as coordinator:
         producer = await begun(coordinator)
         await added(coordinator, producer)
         coordinator.runtime.schedule_load(0, 4)
         coordinator.runtime.schedule_load(0, 3)
         await ended(coordinator, producer)
         await clock.settle()
-        assert [each.coordinator_epoch for each in partitions.markers] == [4]
+        assert [each.coordinator_epoch for each in marker_channel.markers] == [4]
 
 
 async def test_gap_in_leader_epochs_reloads_partition(clock: VirtualClock) -> None:

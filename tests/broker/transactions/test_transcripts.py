@@ -14,7 +14,7 @@ import pytest
 
 from odradek.broker.transactions.messages import MarkerResult, ProducerIdAndEpoch
 from odradek.protocol.errors import ErrorCode
-from tests.broker.transactions.stage import Stage, partition, where_it_stands
+from tests.broker.transactions.transaction_shard_driver import Stage, partition, where_it_stands
 from tests.support.transcripts import check, transcripts
 
 FILES = transcripts("transactions")

@@ -86,7 +86,7 @@ def test_partitions_of_broker_to_be_fenced(image: MetadataImage) -> None:
     steps = remove_from_isrs(image, 1)
     assert len(steps.keys) == 100
     left = stepped(image, steps)
-    assert not left.brokers[1].fenced, "that comes last"
+    assert not left.brokers[1].fenced, "the broker is fenced only after its partitions have moved"
     plan = fence_broker(left, 1, epoch_of(left))
     assert len(plan.records) == 1
     assert state(committed(left, plan.records)) == state(whole)

@@ -17,7 +17,7 @@ from odradek.protocol.records.batch import Batch, batches
 from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.testing.power import NodeCrashed
-from tests.support.replica_fetching import Stand, all_of, is_same
+from tests.support.replica_fetching import FollowerWithLeaders, all_of, is_same
 
 A = (UUID(int=1), 0)
 POINTS = [Checkpoint.RECOVERY_POINT, Checkpoint.HIGH_WATERMARK, Checkpoint.LOG_START]
@@ -27,8 +27,8 @@ class Story:
     """Three successive leaders; each of them lacks records of the previous one."""
 
     def __init__(self) -> None:
-        self.stand = Stand()
-        first, second, third = (self.stand.broker(number) for number in (1, 2, 3))
+        self.scenario = FollowerWithLeaders()
+        first, second, third = (self.scenario.broker(number) for number in (1, 2, 3))
         self.first, self.second, self.third = first.lead(A, 0), second.lead(A, 0), third.lead(A, 5)
         self.first.append(3, times=30)
         self.first.commit(60)
@@ -41,54 +41,54 @@ class Story:
         self.third.log.advance_log_start(220, "retention")  # within a batch
 
     async def life(self) -> None:
-        stand = self.stand
-        log = await stand.follow(A, 1, 0)
-        await stand.until(lambda: log.end_offset == self.first.log.end_offset)
+        scenario = self.scenario
+        log = await scenario.follow(A, 1, 0)
+        await scenario.until(lambda: log.end_offset == self.first.log.end_offset)
         await self._flush(log)
-        await stand.follow(A, 2, 2)
-        await stand.until(lambda: is_same(log, self.second.log))
+        await scenario.follow(A, 2, 2)
+        await scenario.until(lambda: is_same(log, self.second.log))
         await self._flush(log)
-        await stand.follow(A, 3, 5)
+        await scenario.follow(A, 3, 5)
         await self._ended(log)
         await self._flush(log)
 
     async def _flush(self, log: PartitionLog) -> None:
-        await self.stand.logs.flush(log, log.end_offset)
-        await self.stand.logs.checkpoint(POINTS)
+        await self.scenario.logs.flush(log, log.end_offset)
+        await self.scenario.logs.checkpoint(POINTS)
 
     async def _ended(self, log: PartitionLog) -> None:
         theirs = self.third.log
-        await self.stand.until(
+        await self.scenario.until(
             lambda: (log.log_start_offset, log.high_watermark) == (220, theirs.end_offset)
         )
 
     async def next_life(self) -> None:
-        async with self.stand.living():
-            await self._ended(await self.stand.follow(A, 3, 5))
+        async with self.scenario.living():
+            await self._ended(await self.scenario.follow(A, 3, 5))
 
 
 def run(story: Story, *, seed: int = 0) -> int:
     """Run the first part, which may crash, and the second after a restart. Returns the syncs of the first part."""
-    stand = story.stand
+    scenario = story.scenario
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
-            for broker in stand.brokers.values():
+            for broker in scenario.brokers.values():
                 await nursery.start(broker.serve)
             try:
-                async with stand.living():
+                async with scenario.living():
                     await story.life()
             except BaseException as error:
                 if not _is_crash(error):
                     raise
-            syncs.append(stand.node.files.syncs)
-            stand.node = stand.world.restart(stand.node, seed)
-            stand.partitions.clear()
+            syncs.append(scenario.node.files.syncs)
+            scenario.node = scenario.world.restart(scenario.node, seed)
+            scenario.partitions.clear()
             await story.next_life()
             nursery.cancel_scope.cancel()
 
     syncs: list[int] = []
-    stand.world.run(main)
+    scenario.world.run(main)
     return syncs[0]
 
 
@@ -105,7 +105,7 @@ def test_power_cut_at_every_sync(when: str) -> None:
     assert syncs > 30
     for number in range(1, syncs + 1):
         story = Story()
-        files = story.stand.node.files
+        files = story.scenario.node.files
         (files.cut_power_at if when == "at" else files.cut_power_after)(number)
         run(story, seed=number)
 
@@ -115,24 +115,24 @@ class Chaos:
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
-        self.stand = Stand(seed, fragment=self.chance.random() < 0.3)
+        self.scenario = FollowerWithLeaders(seed, fragment=self.chance.random() < 0.3)
         self.committed = b""
         self.epoch = 0
         self.leader = 1
         for number in (1, 2, 3):
-            self.stand.broker(number)
-        self.led = self.stand.brokers[1].lead(A, 0)
+            self.scenario.broker(number)
+        self.led = self.scenario.brokers[1].lead(A, 0)
         self.log: PartitionLog | None = None
 
     def elect(self) -> None:
         """Elect a leader that has all committed records, and perhaps some others."""
         rest = [bytes(each.view) for each in batches(memoryview(all_of(self.led.log)))]
         kept = self.chance.randint(len(list(batches(memoryview(self.committed)))), len(rest))
-        del self.stand.brokers[self.leader].led[A]
+        del self.scenario.brokers[self.leader].led[A]
         self.epoch += 1
         self.leader = self.chance.choice([1, 2, 3])
         had = b"".join(rest[:kept])
-        self.led = self.stand.brokers[self.leader].lead(A, self.epoch, had=had)
+        self.led = self.scenario.brokers[self.leader].lead(A, self.epoch, had=had)
         self.commit(0)
 
     def append(self) -> None:
@@ -157,7 +157,7 @@ class Chaos:
         assert self.committed.startswith(below)
 
     async def step(self) -> None:
-        stand, chance = self.stand, self.chance
+        scenario, chance = self.scenario, self.chance
         happens = chance.random()
         if happens < 0.4:
             self.append()
@@ -168,57 +168,57 @@ class Chaos:
         elif happens < 0.85:
             await self.send_role()
         elif happens < 0.9:
-            stand.world.wires.cut("follower", f"broker-{self.leader}")
+            scenario.world.wires.cut("follower", f"broker-{self.leader}")
         elif happens < 0.95:
-            stand.world.wires.partition("follower", f"broker-{self.leader}")
+            scenario.world.wires.partition("follower", f"broker-{self.leader}")
         else:
-            stand.world.wires.heal()
-        await stand.clock.run_for(chance.choice([0, 0.001, 0.01, 0.1, 0.6]))
+            scenario.world.wires.heal()
+        await scenario.clock.run_for(chance.choice([0, 0.001, 0.01, 0.1, 0.6]))
         self.check()
 
     async def send_role(self) -> None:
         """Send the leader and epoch to the follower."""
-        self.log = await self.stand.follow(A, self.leader, self.epoch)
+        self.log = await self.scenario.follow(A, self.leader, self.epoch)
 
     async def life(self) -> None:
         for _ in range(60):
             await self.step()
 
     async def heal(self) -> None:
-        self.stand.world.wires.heal()
+        self.scenario.world.wires.heal()
         self.elect()
         self.append()
         self.commit(100)
         await self.send_role()
         assert self.log is not None
         mine, theirs = self.log, self.led.log
-        await self.stand.until(lambda: is_same(mine, theirs), seconds=120)
+        await self.scenario.until(lambda: is_same(mine, theirs), seconds=120)
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_follower_after_crashes_equals_leader(seed: int) -> None:
     chaos = Chaos(seed)
-    stand = chaos.stand
+    scenario = chaos.scenario
 
     async def main() -> None:
-        stand.world.wires.set_delay(0, chaos.chance.choice([0, 0.002, 0.05]))
+        scenario.world.wires.set_delay(0, chaos.chance.choice([0, 0.002, 0.05]))
         async with trio.open_nursery() as nursery:
-            for broker in stand.brokers.values():
+            for broker in scenario.brokers.values():
                 await nursery.start(broker.serve)
             for _ in range(3):
-                stand.node.files.cut_power_after(chaos.chance.randint(5, 60))
+                scenario.node.files.cut_power_after(chaos.chance.randint(5, 60))
                 try:
-                    async with stand.living():
+                    async with scenario.living():
                         await chaos.life()
-                        stand.node.power.cut()
+                        scenario.node.power.cut()
                 except BaseException as error:
                     if not _is_crash(error):
                         raise
-                stand.node = stand.world.restart(stand.node, seed)
-                stand.partitions.clear()
+                scenario.node = scenario.world.restart(scenario.node, seed)
+                scenario.partitions.clear()
                 chaos.log = None
-            async with stand.living():
+            async with scenario.living():
                 await chaos.heal()
             nursery.cancel_scope.cancel()
 
-    stand.world.run(main)
+    scenario.world.run(main)

@@ -29,7 +29,7 @@ class RecordingWatcher:
         self.interruptions += 1
 
 
-class Stand:
+class ReplicaOfThree:
     """Node 1 has a replica of three, and leads epoch 5 by default."""
 
     def __init__(self, *, leader: int = 1, isr: tuple[int, ...] = (1, 2), min_isr: int = 1) -> None:

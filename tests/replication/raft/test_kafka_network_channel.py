@@ -27,7 +27,13 @@ from odradek.replication.raft.voters import ReplicaKey, VoterEndpoint
 from odradek.seams.network import Address
 from odradek.seams.tcp import TcpNetwork
 from odradek.testing.virtual_world import VirtualWorld
-from tests.support.scripted_broker import HANG_UP, SILENCE, Asked, ScriptedBroker, scripted_broker
+from tests.support.scripted_broker import (
+    HANG_UP,
+    SILENCE,
+    ReceivedRequest,
+    ScriptedBroker,
+    scripted_broker,
+)
 
 LISTENER = "CONTROLLER"
 CONTROLLERS = {VOTE: (0, 2), BEGIN_QUORUM_EPOCH: (0, 1)}
@@ -46,7 +52,7 @@ GRANTED = {
 BEGUN = {"topics": [{**TOPIC, "partitions": [{"leader_id": 1, "leader_epoch": 7}]}]}
 
 
-def votes(asked: Asked) -> Any:
+def votes(asked: ReceivedRequest) -> Any:
     return dict(GRANTED) if asked.api is VOTE else None
 
 
@@ -80,7 +86,7 @@ async def test_connection_is_reused_for_the_next_request() -> None:
 async def test_cancelled_request_closes_its_connection() -> None:
     """The connection is not reused, because a late response may arrive on it."""
 
-    def script(asked: Asked) -> Any:
+    def script(asked: ReceivedRequest) -> Any:
         return SILENCE if asked.api is FETCH else votes(asked)
 
     async with scripted_broker(script, versions=CONTROLLERS) as node, channel() as way:
@@ -96,7 +102,7 @@ async def test_cancelled_request_closes_its_connection() -> None:
 
 
 async def test_concurrent_requests_use_separate_connections() -> None:
-    def script(asked: Asked) -> Any:
+    def script(asked: ReceivedRequest) -> Any:
         return SILENCE if asked.api is FETCH else votes(asked)
 
     async with scripted_broker(script, versions=CONTROLLERS) as node, channel() as way:
@@ -223,7 +229,7 @@ async def test_fetched_records_are_unchanged() -> None:
     written = FETCH_FORM.encode_response(fetched, FETCH_REQUEST, LISTENER)
     partition = written["topics"][0].partitions[0]
 
-    def script(asked: Asked) -> Any:
+    def script(asked: ReceivedRequest) -> Any:
         if asked.api is not FETCH:
             return None
         reported = {

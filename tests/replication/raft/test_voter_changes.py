@@ -42,8 +42,8 @@ ELSEWHERE = (VoterEndpoint("NOT-THE-QUORUMS", "h", 1),)
 REPORTED = ApiVersionsResponse(kraft_versions=(0, 1))
 
 
-class Led:
-    """Return node 1, which leads the voters and `others` in epoch 1 and has committed its first records."""
+class QuorumLeader:
+    """Node 1, which leads the voters and `others` in epoch 1 and has committed its first records."""
 
     def __init__(self, *others: int, kraft_version: int = 1, committed: bool = True) -> None:
         self.log = MemoryLog()
@@ -111,7 +111,7 @@ ADD_4 = AddVoterRequest(voter=voter(4))
 
 
 def test_voter_is_added_after_it_has_caught_up() -> None:
-    quorum = Led(2, 3)
+    quorum = QuorumLeader(2, 3)
     quorum.fetch(4)
     asked = sent(quorum.receives(ADD_4))[-1]
     assert (asked.to, asked.endpoints) == (4, voter(4).endpoints)
@@ -129,7 +129,7 @@ def test_voter_is_added_after_it_has_caught_up() -> None:
 
 
 def test_add_voter_without_ack_when_committed_responds_after_append() -> None:
-    quorum = Led(2, 3)
+    quorum = QuorumLeader(2, 3)
     quorum.fetch(4)
     asked = sent(quorum.receives(replace(ADD_4, ack_when_committed=False)))[-1]
     (appends,) = quorum.responses(asked.number, REPORTED)
@@ -150,7 +150,7 @@ def test_add_voter_without_ack_when_committed_responds_after_append() -> None:
 def test_unsuitable_voter_is_rejected(
     fetches: bool, reported: ApiVersionsResponse | None, error: ErrorCode
 ) -> None:
-    quorum = Led(2, 3)
+    quorum = QuorumLeader(2, 3)
     if fetches:
         quorum.fetch(4)
     asked = sent(quorum.receives(ADD_4))[-1]
@@ -165,7 +165,7 @@ def test_unsuitable_voter_is_rejected(
 
 
 def test_add_voter_times_out() -> None:
-    quorum = Led(2, 3)
+    quorum = QuorumLeader(2, 3)
     quorum.fetch(4)
     quorum.receives(ADD_4)
     assert reply(quorum.machine.tick(3000)).error is ErrorCode.request_timed_out
@@ -204,7 +204,7 @@ def test_add_voter_times_out() -> None:
     ],
 )
 def test_invalid_voter_change_is_rejected(request_: RaftRequest, error: ErrorCode) -> None:
-    assert reply(Led(2, 3).receives(request_)).error is error
+    assert reply(QuorumLeader(2, 3).receives(request_)).error is error
 
 
 CHANGES: list[RaftRequest] = [
@@ -216,10 +216,10 @@ CHANGES: list[RaftRequest] = [
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda each: type(each).__name__)
 def test_voter_change_requires_leader_and_committed_voters(change: RaftRequest) -> None:
-    unknown = Led(2, 3, committed=False)
+    unknown = QuorumLeader(2, 3, committed=False)
     assert reply(unknown.receives(change)).error is ErrorCode.request_timed_out
 
-    one_by_one = Led(2, 3)
+    one_by_one = QuorumLeader(2, 3)
     (appends, *_) = one_by_one.receives(RemoveVoterRequest(voter=key(3)))
     assert reply(one_by_one.receives(change)).error is ErrorCode.request_timed_out
     one_by_one.append_voters(appends)
@@ -227,23 +227,26 @@ def test_voter_change_requires_leader_and_committed_voters(change: RaftRequest) 
     one_by_one.machine.tick(3000)
     assert reply(one_by_one.receives(change)).error is ErrorCode.request_timed_out
 
-    follower = Led(2, 3)
+    follower = QuorumLeader(2, 3)
     follower.machine.resign(follower.now)
     again = replace(change)
     assert reply(follower.receives(again)).error is ErrorCode.not_leader_or_follower
 
-    closing = Led(2, 3)
+    closing = QuorumLeader(2, 3)
     closing.machine.shut_down(closing.now)
     assert closing.machine.role is QuorumRole.RESIGNED
 
 
 @pytest.mark.parametrize("change", CHANGES[:2], ids=lambda each: type(each).__name__)
 def test_static_voters_cannot_change(change: RaftRequest) -> None:
-    assert reply(Led(2, 3, kraft_version=0).receives(change)).error is ErrorCode.unsupported_version
+    assert (
+        reply(QuorumLeader(2, 3, kraft_version=0).receives(change)).error
+        is ErrorCode.unsupported_version
+    )
 
 
 def test_removal_applies_as_soon_as_appended() -> None:
-    quorum = Led(2, 3)
+    quorum = QuorumLeader(2, 3)
     (appends,) = quorum.receives(RemoveVoterRequest(voter=key(3)))
     quorum.append_voters(appends)
     quorum.flush()
@@ -255,12 +258,12 @@ def test_removal_applies_as_soon_as_appended() -> None:
 
 
 def test_last_voter_cannot_be_removed() -> None:
-    response = reply(Led().receives(RemoveVoterRequest(voter=key(1))))
+    response = reply(QuorumLeader().receives(RemoveVoterRequest(voter=key(1))))
     assert response.error is ErrorCode.voter_not_found
 
 
 def test_leader_that_removed_itself_leads_until_commit() -> None:
-    quorum = Led(2, 3)
+    quorum = QuorumLeader(2, 3)
     (appends,) = quorum.receives(RemoveVoterRequest(voter=key(1)))
     quorum.append_voters(appends)
     assert quorum.flush() == []
@@ -283,7 +286,7 @@ def test_leader_that_removed_itself_leads_until_commit() -> None:
 
 
 def test_pending_voter_change_fails_when_leadership_is_lost() -> None:
-    quorum = Led(2, 3)
+    quorum = QuorumLeader(2, 3)
     quorum.receives(RemoveVoterRequest(voter=key(3)))
     response = reply(quorum.machine.resign(quorum.now))
     assert (type(response), response.error) == (
@@ -293,7 +296,7 @@ def test_pending_voter_change_fails_when_leadership_is_lost() -> None:
 
 
 def test_voter_updates_its_endpoints() -> None:
-    quorum = Led(2, 3)
+    quorum = QuorumLeader(2, 3)
     appends, responded = quorum.receives(UpdateVoterRequest(voter=voter(2, 9095), epoch=1))
     assert appends == AppendVotersRecord(1, (voter(1), voter(2, 9095), voter(3)))
     assert isinstance(responded, SendResponse)
@@ -301,7 +304,7 @@ def test_voter_updates_its_endpoints() -> None:
 
 
 def test_static_quorum_becomes_dynamic() -> None:
-    quorum = Led(2, 3, kraft_version=0)
+    quorum = QuorumLeader(2, 3, kraft_version=0)
     machine = quorum.machine
     unnamed = [replace(each, directory_id=UUID(int=0)) for each in quorum.voters()]
     quorum_state = machine._quorum

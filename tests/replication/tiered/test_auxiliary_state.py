@@ -27,17 +27,23 @@ from odradek.storage.tiered.errors import (
     RemoteStorageUnavailable,
 )
 from odradek.storage.tiered.remote_storage_manager import IndexType
-from tests.replication.tiered.tier import Tier, leave_the_disk, partition_of
+from tests.replication.tiered.remote_tier_in_memory import Tier, leave_the_disk, partition_of
 from tests.support.partition_logs import idempotent
 from tests.support.remote_segments import segment
-from tests.support.replica_fetching import FOLLOWER, SMALL, Led, Stand, is_same
+from tests.support.replica_fetching import (
+    FOLLOWER,
+    SMALL,
+    FollowerWithLeaders,
+    LeaderPartition,
+    is_same,
+)
 
 A = (UUID(int=1), 0)
 TIERED = replace(SMALL, internal_segment_bytes=1 << 20, remote_storage_enable=True)
 PRODUCER = 7
 
 
-class TieredStand(Stand):
+class TieredStand(FollowerWithLeaders):
     """Broker 1 leads a tiered log. `lead` takes the leader epochs of its records, by segment."""
 
     def __init__(self) -> None:
@@ -59,7 +65,7 @@ class TieredStand(Stand):
         self.built.append(failed)
         self.after_building()
 
-    def lead(self, broker: int, *segments: str, local: int = 1) -> Led:
+    def lead(self, broker: int, *segments: str, local: int = 1) -> LeaderPartition:
         """Create a log with a segment per text, and a record per digit, which is its leader epoch.
 
         All segments but the last are copied. The last `local` segments are on the local disk.
@@ -100,7 +106,7 @@ def last_sequence(log: PartitionLog) -> int:
     return entry.last_sequence
 
 
-def fetched_from(led: Led) -> int:
+def fetched_from(led: LeaderPartition) -> int:
     """First fetch offset at which the leader had records."""
     return led.asked[0]
 

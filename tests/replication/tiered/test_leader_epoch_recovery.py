@@ -18,7 +18,7 @@ from odradek.storage.tiered.errors import (
 )
 from odradek.storage.tiered.remote_storage_manager import IndexType
 from odradek.testing.virtual_world import VirtualWorld
-from tests.replication.tiered.tier import Tier, leave_the_disk, partition_of
+from tests.replication.tiered.remote_tier_in_memory import Tier, leave_the_disk, partition_of
 from tests.support.partition_logs import FOREVER, LogWorld, batch
 
 TIERED = replace(FOREVER, remote_storage_enable=True)

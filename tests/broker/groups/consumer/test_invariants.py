@@ -16,8 +16,8 @@ from odradek.broker.groups.consumer.consumer_group import ConsumerGroup
 from odradek.broker.groups.consumer.group_state import ConsumerGroupState
 from odradek.broker.groups.consumer.member import MemberState
 from odradek.protocol.errors import ErrorCode
-from tests.broker.groups.consumer.stage import Consumer, ConsumerStage
-from tests.broker.groups.stage import GROUP
+from tests.broker.groups.consumer.consumer_group_driver import Consumer, ConsumerStage
+from tests.broker.groups.group_shard_driver import GROUP
 
 NAMES = ("A", "B", "C", "D")
 STATIC = {"D": "d"}

@@ -8,8 +8,8 @@ from odradek.broker.groups.config import ConsumerGroupConfig, GroupConfig
 from odradek.broker.groups.consumer.consumer_group import ConsumerGroup
 from odradek.broker.groups.consumer.member import MemberState
 from odradek.protocol.errors import ErrorCode
-from tests.broker.groups.consumer.stage import ConsumerStage
-from tests.broker.groups.stage import GROUP
+from tests.broker.groups.consumer.consumer_group_driver import ConsumerStage
+from tests.broker.groups.group_shard_driver import GROUP
 
 NOW = ConsumerGroupConfig(assignment_interval_ms=0)
 

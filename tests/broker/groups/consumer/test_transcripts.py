@@ -20,7 +20,7 @@ from odradek.broker.groups.config import (
 )
 from odradek.broker.groups.messages import LeavingMember
 from odradek.protocol.errors import ErrorCode
-from tests.broker.groups.consumer.stage import ConsumerStage, Owned
+from tests.broker.groups.consumer.consumer_group_driver import ConsumerStage, Owned
 from tests.support.transcripts import check, transcripts
 
 FILES = transcripts("consumer_groups")

@@ -10,7 +10,7 @@ from odradek.broker.groups.classic_group_states import (
 )
 from odradek.broker.groups.config import GroupConfig
 from odradek.protocol.errors import ErrorCode
-from tests.broker.groups.stage import Stage
+from tests.broker.groups.group_shard_driver import Stage
 
 CONFIG = GroupConfig(initial_rebalance_delay_ms=0)
 

@@ -1,6 +1,6 @@
 """A shard with consumer groups, and simulated clients of the consumer protocol that reconcile.
 
-Extends `tests.broker.groups.stage.Stage` with topics that are created, grow and are deleted, clients
+Extends `tests.broker.groups.group_shard_driver.Stage` with topics that are created, grow and are deleted, clients
 with an epoch and owned partitions, and regular expressions that the test resolves. After every step
 it checks that no partition has two owners, in the group and among the clients.
 """
@@ -43,9 +43,9 @@ from odradek.protocol.schemas.consumer_protocol import (
     TopicPartitions,
 )
 from odradek.replication.controller.image import MetadataImage, PartitionImage, TopicImage
-from tests.broker.groups.stage import GROUP, Client, Request, Stage
-from tests.broker.groups.stage import describe as describe_classic_response
-from tests.broker.groups.stage import describe_record as describe_classic_record
+from tests.broker.groups.group_shard_driver import GROUP, Client, Request, Stage
+from tests.broker.groups.group_shard_driver import describe as describe_classic_response
+from tests.broker.groups.group_shard_driver import describe_record as describe_classic_record
 
 PARTITION = PartitionImage((1,), (UUID(int=1),), (1,), 1, 0, 0)
 Owned = dict[str, tuple[int, ...]]
