@@ -47,15 +47,15 @@ PACED_P50, PACED_P99, PACED_P999 = (
 
 @dataclass(frozen=True)
 class Goal:
-    """Goal for one metric of a workload. `alone` is the comparable figure without a broker."""
+    """Goal for one metric of a workload. `without_broker` is the comparable figure without a broker."""
 
     title: str
     workload: str
     metric: str
-    must: float | TimesKafka
-    aim: float | None = None
+    required: float | TimesKafka
+    target: float | None = None
     better: Better = "lower"
-    alone: LimitFigure | None = None
+    without_broker: LimitFigure | None = None
 
 
 GOALS = (
@@ -66,7 +66,7 @@ GOALS = (
         TimesKafka(),
         1000,
         better="higher",
-        alone=WRITE,
+        without_broker=WRITE,
     ),
     Goal(
         "the same: broker's CPU",
@@ -74,7 +74,7 @@ GOALS = (
         "broker_cpu_s_per_gb",
         TimesKafka(),
         0.8,
-        alone=WRITE_CPU,
+        without_broker=WRITE_CPU,
     ),
     Goal("produce, lz4", "produce-1k-p1-lz4", "mb_per_s", TimesKafka(), better="higher"),
     Goal("the same: broker's CPU", "produce-1k-p1-lz4", "broker_cpu_s_per_gb", 0.9, 0.6),
@@ -85,7 +85,7 @@ GOALS = (
         TimesKafka(1.2),
         2000,
         better="higher",
-        alone=SENDFILE,
+        without_broker=SENDFILE,
     ),
     Goal(
         "the same: broker's CPU",
@@ -93,7 +93,7 @@ GOALS = (
         "broker_cpu_s_per_gb",
         0.25,
         0.2,
-        alone=SENDFILE_CPU,
+        without_broker=SENDFILE_CPU,
     ),
     Goal(
         "consume, 6 partitions",
@@ -102,7 +102,7 @@ GOALS = (
         TimesKafka(1.2),
         2000,
         better="higher",
-        alone=SENDFILE,
+        without_broker=SENDFILE,
     ),
     Goal(
         "the same: broker's CPU",
@@ -110,7 +110,7 @@ GOALS = (
         "broker_cpu_s_per_gb",
         0.25,
         0.2,
-        alone=SENDFILE_CPU,
+        without_broker=SENDFILE_CPU,
     ),
     Goal(
         "end to end at 1,000/s, acks=all: p50",
@@ -118,19 +118,26 @@ GOALS = (
         "p50_us",
         TimesKafka(),
         200,
-        alone=PACED_P50,
+        without_broker=PACED_P50,
     ),
-    Goal("the same: p99", "latency-1000", "p99_us", 1000, 500, alone=PACED_P99),
-    Goal("the same: p99.9", "latency-1000", "p999_us", 3000, 1500, alone=PACED_P999),
+    Goal("the same: p99", "latency-1000", "p99_us", 1000, 500, without_broker=PACED_P99),
+    Goal("the same: p99.9", "latency-1000", "p999_us", 3000, 1500, without_broker=PACED_P999),
     Goal(
         "100-byte produces one at a time, 1 connection",
         "requests-c1",
         "requests_per_s",
         10_400,
         better="higher",
-        alone=PING_PONG,
+        without_broker=PING_PONG,
     ),
-    Goal("the same: broker's CPU", "requests-c1", "broker_cpu_us", 75, 50, alone=PING_PONG_CPU),
+    Goal(
+        "the same: broker's CPU",
+        "requests-c1",
+        "broker_cpu_us",
+        75,
+        50,
+        without_broker=PING_PONG_CPU,
+    ),
     Goal("the same, 10 connections", "requests-c10", "requests_per_s", 18_000, better="higher"),
     Goal("the same: broker's CPU", "requests-c10", "broker_cpu_us", 75, 50),
     Goal(
@@ -240,32 +247,32 @@ TABLE_GOALS = (
 
 
 class GoalVerdict(enum.Enum):
-    AIM = "target reached"
-    HOLDS = "reached"
+    TARGET_REACHED = "target reached"
+    REACHED = "reached"
     MISSED = "missed"
     UNKNOWN = "not measured"
 
 
 @dataclass(frozen=True)
 class GoalResult:
-    """A goal with the figures of a run. `must` and `alone` are the values in this run."""
+    """A goal with the figures of a run. `required` and `without_broker` are the values in this run."""
 
     goal: Goal
     metric: Metric | None = None
     odradek: Figure | None = None
     kafka: Figure | None = None
-    must: float | None = None
-    alone: float | None = None
+    required: float | None = None
+    without_broker: float | None = None
 
     @property
     def verdict(self) -> GoalVerdict:
-        if self.odradek is None or self.must is None:
+        if self.odradek is None or self.required is None:
             return GoalVerdict.UNKNOWN
-        if not self._reaches(self.odradek.median, self.must):
+        if not self._reaches(self.odradek.median, self.required):
             return GoalVerdict.MISSED
-        if self.goal.aim is not None and self._reaches(self.odradek.median, self.goal.aim):
-            return GoalVerdict.AIM
-        return GoalVerdict.HOLDS
+        if self.goal.target is not None and self._reaches(self.odradek.median, self.goal.target):
+            return GoalVerdict.TARGET_REACHED
+        return GoalVerdict.REACHED
 
     @property
     def words(self) -> str:
@@ -277,15 +284,17 @@ class GoalResult:
         if self.verdict is not GoalVerdict.MISSED:
             return str(self.verdict.value) + star * (self.verdict is not GoalVerdict.UNKNOWN)
         assert self.odradek is not None
-        assert self.must is not None
-        missed = f"missed{star}: {off(self.odradek.median, self.must)} the goal"
-        if self.alone is not None and not self._reaches(self.alone, self.must):
+        assert self.required is not None
+        missed = f"missed{star}: {off(self.odradek.median, self.required)} the goal"
+        if self.without_broker is not None and not self._reaches(
+            self.without_broker, self.required
+        ):
             missed += "; without a broker this machine misses it too"
         return missed
 
     @property
     def _judged_by(self) -> tuple[Figure | None, ...]:
-        return (self.odradek, self.kafka if isinstance(self.goal.must, TimesKafka) else None)
+        return (self.odradek, self.kafka if isinstance(self.goal.required, TimesKafka) else None)
 
     def _reaches(self, value: float, bound: float) -> bool:
         return value >= bound if self.goal.better == "higher" else value <= bound
@@ -294,15 +303,19 @@ class GoalResult:
     def sign(self) -> str:
         return ">=" if self.goal.better == "higher" else "<="
 
-    def must_words(self) -> str:
-        if isinstance(self.goal.must, TimesKafka):
-            factor = "" if self.goal.must.factor == 1 else f"{_written(self.goal.must.factor)} x "
-            value = "" if self.must is None else f" ({number(self.must)})"
+    def required_text(self) -> str:
+        if isinstance(self.goal.required, TimesKafka):
+            factor = (
+                ""
+                if self.goal.required.factor == 1
+                else f"{_written(self.goal.required.factor)} x "
+            )
+            value = "" if self.required is None else f" ({number(self.required)})"
             return f"{self.sign} {factor}Kafka{value}"
-        return f"{self.sign} {number(self.goal.must)}"
+        return f"{self.sign} {number(self.goal.required)}"
 
-    def aim_words(self) -> str:
-        return "" if self.goal.aim is None else f"{self.sign} {number(self.goal.aim)}"
+    def target_text(self) -> str:
+        return "" if self.goal.target is None else f"{self.sign} {number(self.goal.target)}"
 
 
 def off(value: float, bound: float) -> str:
@@ -337,16 +350,16 @@ def _goal_result(results: Results, goal: Goal) -> GoalResult:
         if peer in workload.peers
     }
     odradek, kafka = found.get(ODRADEK), found.get(KAFKA)
-    must: float | None
-    if isinstance(goal.must, TimesKafka):
-        must = None if kafka is None else goal.must.factor * kafka.median
+    required: float | None
+    if isinstance(goal.required, TimesKafka):
+        required = None if kafka is None else goal.required.factor * kafka.median
     else:
-        must = goal.must
-    return GoalResult(goal, metric, odradek, kafka, must, _alone(results, goal))
+        required = goal.required
+    return GoalResult(goal, metric, odradek, kafka, required, _without_broker(results, goal))
 
 
-def _alone(results: Results, goal: Goal) -> float | None:
+def _without_broker(results: Results, goal: Goal) -> float | None:
     for limit in results.limits:
-        if goal.alone is not None and limit.name == goal.alone.limit:
-            return limit.median(goal.alone.figure)
+        if goal.without_broker is not None and limit.name == goal.without_broker.limit:
+            return limit.median(goal.without_broker.figure)
     return None

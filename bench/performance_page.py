@@ -232,9 +232,12 @@ def _goals(results: Results, goals: Iterable[Goal]) -> Iterator[str]:
         ("unit", ["" if each.metric is None else each.metric.unit for each in found]),
         ("Odradek", ["-" if each.odradek is None else ranged(each.odradek) for each in found]),
         ("Apache Kafka", ["-" if each.kafka is None else ranged(each.kafka) for each in found]),
-        ("no broker", ["" if each.alone is None else number(each.alone) for each in found]),
-        ("goal", [each.must_words() for each in found]),
-        ("target", [each.aim_words() for each in found]),
+        (
+            "no broker",
+            ["" if each.without_broker is None else number(each.without_broker) for each in found],
+        ),
+        ("goal", [each.required_text() for each in found]),
+        ("target", [each.target_text() for each in found]),
         ("", [each.words for each in found]),
     ]
     shown = [(head, cells) for head, cells in columns if head != "no broker" or any(cells)]

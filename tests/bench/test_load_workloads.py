@@ -369,7 +369,11 @@ def test_limits_are_measured(limit: Limit, load_program_is_there: None, tmp_path
         if metric.limit is not None and metric.limit_name == limit.name
     }
     assert further - {""} <= {*result.details}
-    asked = {each.alone.figure for each in GOALS if each.alone and each.alone.limit == limit.name}
+    asked = {
+        each.without_broker.figure
+        for each in GOALS
+        if each.without_broker and each.without_broker.limit == limit.name
+    }
     assert asked <= {limit.metric.name, *result.details}
 
 

@@ -1,4 +1,4 @@
-"""Seeds in processes of their own: what breaks a run, hangs it, or takes its process with it, names its seed."""
+"""Seeds run in separate processes: the error of a run that fails, hangs or ends its process names the seed."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class CountingPower(Power):
 
 
 @dataclass
-class Promised:
+class ExpectedRecords:
     """Records that must, and records that may exist after a crash."""
 
     written: list[str] = field(default_factory=list)
@@ -90,46 +90,46 @@ def new_world(power: Power | None = None) -> LogManagerWorld:
     return world
 
 
-async def move(manager: LogManager, promised: Promised) -> None:
+async def move(manager: LogManager, expected: ExpectedRecords) -> None:
     """Move a log with flushed and unflushed segments and deleted records, during appends."""
     a = next(each for each in manager.directories.all if each.path == A)
     log = await manager.create("t", 0, ONE, directory_id=a.id)
     for number in range(10):
-        promised.write(log, f"{number} " + "x" * 50)
+        expected.write(log, f"{number} " + "x" * 50)
     log.flush()
     log.advance_log_start(3, "asked to")
     await manager.checkpoint([Checkpoint.RECOVERY_POINT, Checkpoint.LOG_START])
-    promised.synced, promised.start = 10, 3
+    expected.synced, expected.start = 10, 3
     for number in range(4):
-        promised.write(log, f"unsynced {number}")
-    promised.move_began = getattr(manager.files.power, "uses", 0)  # type: ignore[attr-defined]
-    promised.syncs_began = manager.files.syncs  # type: ignore[attr-defined]
+        expected.write(log, f"unsynced {number}")
+    expected.move_began = getattr(manager.files.power, "uses", 0)  # type: ignore[attr-defined]
+    expected.syncs_began = manager.files.syncs  # type: ignore[attr-defined]
     await manager.mover.move(NAME, B)
     number = 0
     while manager.mover.moves():
         if number < 40:
-            promised.write(log, f"meanwhile {number}")
+            expected.write(log, f"meanwhile {number}")
             number += 1
         await trio.lowlevel.checkpoint()
-    promised.is_moved = log.directory.parent == B
-    promised.write(log, "after the move")
+    expected.is_moved = log.directory.parent == B
+    expected.write(log, "after the move")
     with trio.move_on_after(5):  # the old directory is removed
         while len(manager.directory_deletion):
             await trio.sleep(0.001)
 
 
-async def life(
-    world: LogManagerWorld, act: Callable[[LogManager, Promised], object] = move
-) -> Promised:
+async def run_until_crash(
+    world: LogManagerWorld, act: Callable[[LogManager, ExpectedRecords], object] = move
+) -> ExpectedRecords:
     """Run a node until the planned power cut, or until `act` returns, without a shutdown."""
-    promised = Promised()
+    expected = ExpectedRecords()
     try:
         manager = world.manager()
         await manager.load()
         await manager.promote_moved()
         async with trio.open_nursery() as nursery:
             await nursery.start(manager.run)
-            await act(manager, promised)  # type: ignore[misc]
+            await act(manager, expected)  # type: ignore[misc]
             nursery.cancel_scope.cancel()
     except NodeCrashed:
         pass
@@ -137,7 +137,7 @@ async def life(
         if group.split(NodeCrashed)[1] is not None:
             raise
     world.files.power.cut()
-    return promised
+    return expected
 
 
 async def settled(manager: LogManager) -> None:
@@ -147,24 +147,24 @@ async def settled(manager: LogManager) -> None:
             await trio.lowlevel.checkpoint()
 
 
-def check(log: PartitionLog, promised: Promised, *, at_least: int) -> None:
+def check(log: PartitionLog, expected: ExpectedRecords, *, at_least: int) -> None:
     """Check that the log is a prefix of the written records, without loss or duplicates."""
     found = contents(log)
     start = log.local_log_start_offset
-    assert log.log_start_offset >= promised.start
-    assert found == promised.written[start : start + len(found)]
+    assert log.log_start_offset >= expected.start
+    assert found == expected.written[start : start + len(found)]
     assert start + len(found) >= at_least, f"{start + len(found)} of {at_least}"
 
 
-async def check_next_life(
-    world: LogManagerWorld, promised: Promised, *, at_least: int, epoch: int = 0
+async def check_next_run(
+    world: LogManagerWorld, expected: ExpectedRecords, *, at_least: int, epoch: int = 0
 ) -> None:
     """Check a start without faults: one directory has the log, and no files of the move are left."""
     async with world.running(housekeeping=True) as manager:
         await manager.promote_moved()
         log = manager.get(*NAME)
         assert log is not None
-        check(log, promised, at_least=at_least)
+        check(log, expected, at_least=at_least)
         found = contents(log)
         await settled(manager)
         assert contents(log) == found
@@ -180,7 +180,7 @@ async def check_next_life(
 
 
 async def check_with_a_bad_directory(
-    world: LogManagerWorld, promised: Promised, *, at_least: int
+    world: LogManagerWorld, expected: ExpectedRecords, *, at_least: int
 ) -> None:
     """Check that starts with each directory offline lose nothing (J-15)."""
     for bad in (A, B):
@@ -189,7 +189,7 @@ async def check_with_a_bad_directory(
             await manager.promote_moved()
             served = manager.registry.logs.get(NAME)
             if served is not None:
-                check(served, promised, at_least=at_least)
+                check(served, expected, at_least=at_least)
         world.disk.heal(fault)
         world.files = VirtualFiles(world.disk)
-    await check_next_life(world, promised, at_least=at_least)
+    await check_next_run(world, expected, at_least=at_least)

@@ -83,10 +83,10 @@ async def test_renamed_files_do_not_fail_the_directory(
 ) -> None:
     """Files are renamed in a thread by a truncation, or by the deletion of the topic."""
 
-    def size_bytes(which: PartitionLog) -> int:
-        if which.topic == "deleted":
-            which.fail(LogFailed("deleted is deleted"))
-        raise FileNotFoundError(errno.ENOENT, "renamed", str(which.directory))
+    def size_bytes(partition_log: PartitionLog) -> int:
+        if partition_log.topic == "deleted":
+            partition_log.fail(LogFailed("deleted is deleted"))
+        raise FileNotFoundError(errno.ENOENT, "renamed", str(partition_log.directory))
 
     async with Broker(topics={"cut": 1, "deleted": 1}) as broker:
         size = await append(broker.node, "cut", 0)

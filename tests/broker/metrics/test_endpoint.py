@@ -88,10 +88,10 @@ def test_log_with_unreadable_files_is_left_out(
 ) -> None:
     real = getattr(PartitionLog, attribute)
 
-    def look(which: PartitionLog) -> object:
-        if (which.topic, which.partition) == ("t", 1):
+    def look(partition_log: PartitionLog) -> object:
+        if (partition_log.topic, partition_log.partition) == ("t", 1):
             raise OSError(errno.EIO, "disk") if attribute == "size_bytes" else LogFailed("log")
-        return real.fget(which)
+        return real.fget(partition_log)
 
     name = 'kafka_log_log_size{partition="%d",topic="t"}'
     before = scrape(broker)

@@ -230,19 +230,19 @@ class LogModel(RuleBasedStateMachine):
     # Invariants
 
     @invariant()
-    def every_record_is_there(self) -> None:
+    def all_records_are_readable(self) -> None:
         log = self.world.log
         assert (log.log_start_offset, log.end_offset) == (self.start, self.end)
         found = records_in(log, self.start)
         assert found == [self.records[offset] for offset in sorted(self.records)]
 
     @invariant()
-    def its_size_is_that_of_its_files(self) -> None:
+    def size_equals_size_of_segment_files(self) -> None:
         log = self.world.log
         assert log.size_bytes == sum(segment.file.size for segment in log.segments)
 
     @invariant()
-    def the_epochs_are_those_of_the_batches(self) -> None:
+    def epochs_match_batches(self) -> None:
         wanted: list[EpochStart] = []
         for epoch, group in itertools.groupby(self.written, key=lambda each: each.epoch):
             wanted.append(EpochStart(epoch, max(self.start, next(iter(group)).first)))
@@ -250,11 +250,11 @@ class LogModel(RuleBasedStateMachine):
         assert found == wanted
 
     @invariant()
-    def the_indexes_are_as_if_made_from_scratch(self) -> None:
+    def indexes_match_rebuilt_indexes(self) -> None:
         check_indexes(self.world, reopened=self.is_reopened)
 
     @invariant()
-    def offsets_are_in_their_order(self) -> None:
+    def offsets_are_ordered(self) -> None:
         log = self.world.log
         assert log.log_start_offset <= log.high_watermark <= log.end_offset
         assert log.recovery_point <= log.end_offset

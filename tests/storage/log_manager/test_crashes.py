@@ -29,7 +29,7 @@ OLD, NEW = TWO, ONE  # topic ids of "u" before and after its recreation
 
 
 @dataclass
-class Promised:
+class ExpectedRecords:
     """What must be in the logs and what may be, by topic; `old u` is the deleted topic."""
 
     synced: dict[str, list[str]] = field(default_factory=dict)
@@ -56,41 +56,41 @@ class Promised:
         log.truncate_to(offset)
 
 
-async def life(manager: LogManager, promised: Promised) -> None:
+async def use_logs(manager: LogManager, expected: ExpectedRecords) -> None:
     """All operations that make changes durable in several steps."""
     checkpoint = manager.checkpoint
     t = await manager.create("t", 0, ONE)
     u = await manager.create("u", 0, OLD)
     for at in range(8):
-        promised.write("t", t, f"t{at}" + "x" * 60)
-    promised.flush("t", t)
+        expected.write("t", t, f"t{at}" + "x" * 60)
+    expected.flush("t", t)
     await checkpoint([Checkpoint.RECOVERY_POINT, Checkpoint.HIGH_WATERMARK])
-    promised.write("old u", u, *(f"old {at}" for at in range(5)))
-    promised.flush("old u", u)
+    expected.write("old u", u, *(f"old {at}" for at in range(5)))
+    expected.flush("old u", u)
     await checkpoint([Checkpoint.RECOVERY_POINT])
 
-    del promised.synced["old u"]
+    del expected.synced["old u"]
     await manager.delete(TopicPartition("u", 0))
-    promised.is_deleted = True
+    expected.is_deleted = True
     u = await manager.create("u", 0, NEW)
-    promised.write("u", u, "new 0")
-    promised.flush("u", u)
+    expected.write("u", u, "new 0")
+    expected.flush("u", u)
 
-    promised.truncate("t", t, 5)
-    promised.write("t", t, "after the cut")
-    promised.flush("t", t)
+    expected.truncate("t", t, 5)
+    expected.write("t", t, "after the cut")
+    expected.flush("t", t)
     t.advance_log_start(2, "asked to")
     await checkpoint([Checkpoint.RECOVERY_POINT, Checkpoint.LOG_START])
-    promised.write("u", u, "new 1")
+    expected.write("u", u, "new 1")
 
 
-async def crashed_life(world: LogManagerWorld) -> Promised:
+async def run_until_crash(world: LogManagerWorld) -> ExpectedRecords:
     """One run, which ends normally or by the power failure."""
-    promised = Promised()
+    expected = ExpectedRecords()
     try:
         manager = world.manager()
         await manager.load()
-        await life(manager, promised)
+        await use_logs(manager, expected)
         await manager.close()
         manager.directories.close()
     except NodeCrashed:
@@ -98,32 +98,32 @@ async def crashed_life(world: LogManagerWorld) -> Promised:
     except BaseExceptionGroup as group:
         if group.split(NodeCrashed)[1] is not None:
             raise
-    return promised
+    return expected
 
 
-async def check_next_life(world: LogManagerWorld, promised: Promised) -> None:
+async def check_next_run(world: LogManagerWorld, expected: ExpectedRecords) -> None:
     marked = [path for path in (A, B) if world.disk.find(path / CLEAN_SHUTDOWN_FILE) is not None]
     async with world.running() as manager:
         assert not any(directory.failed for directory in manager.directories.all)
-        assert promised.synced.keys() <= {log.topic for log in manager.logs()} | {"old u"}
+        assert expected.synced.keys() <= {log.topic for log in manager.logs()} | {"old u"}
         for log in manager.logs():
-            check_log(log, promised, whole=log.directory.parent in marked)
-            append(log, "life goes on")
+            check_log(log, expected, whole=log.directory.parent in marked)
+            append(log, "later append")
     async with world.running() as manager:
         for log in manager.logs():
-            assert contents(log)[-1] == "life goes on"
+            assert contents(log)[-1] == "later append"
 
 
-def check_log(log: PartitionLog, promised: Promised, *, whole: bool) -> None:
+def check_log(log: PartitionLog, expected: ExpectedRecords, *, whole: bool) -> None:
     if log.topic_id is None:  # the crash interrupted its creation: no record was acknowledged
         assert log.end_offset == 0
         return
     name = "old u" if log.topic == "u" and log.topic_id == OLD else log.topic
-    assert not (name == "old u" and promised.is_deleted)
+    assert not (name == "old u" and expected.is_deleted)
     found, start = contents(log), log.log_start_offset
-    synced = promised.synced.get(name, [])
+    synced = expected.synced.get(name, [])
     assert found[: max(0, len(synced) - start)] == synced[start:]
-    histories = promised.histories.get(name, [[]])
+    histories = expected.histories.get(name, [[]])
     if whole:  # closed cleanly in this run or the previous one: all records
         assert found in (histories[-1][start:], synced[start:])
     else:
@@ -132,7 +132,7 @@ def check_log(log: PartitionLog, promised: Promised, *, whole: bool) -> None:
 
 async def syncs_of_a_life() -> int:
     world = LogManagerWorld()
-    await crashed_life(world)
+    await run_until_crash(world)
     assert world.files.power.on
     assert world.disk.find(A / CLEAN_SHUTDOWN_FILE) is not None
     return world.files.syncs
@@ -149,11 +149,11 @@ async def test_power_cut_at_every_sync(when: str) -> None:
             world.files.cut_power_at(number)
         else:
             world.files.cut_power_after(number)
-        promised = await crashed_life(world)
+        expected = await run_until_crash(world)
         assert not world.files.power.on
         for seed in range(IMAGES):
             try:
-                await check_next_life(world.crashed(seed), promised)
+                await check_next_run(world.crashed(seed), expected)
             except BaseException as error:
                 error.add_note(f"power cut {when} sync {number} of {total}, image {seed}")
                 raise
@@ -162,7 +162,7 @@ async def test_power_cut_at_every_sync(when: str) -> None:
 async def test_no_byte_changes_after_power_cut() -> None:
     world = LogManagerWorld()
     world.files.cut_power_at(60)
-    await crashed_life(world)
+    await run_until_crash(world)
     before = world.disk.fingerprint()
     with pytest.raises(NodeCrashed):
         world.files.write_new(A / "anything", b"")
@@ -174,16 +174,16 @@ async def test_crash_while_loading_is_unclean_shutdown() -> None:
     total = await syncs_of_a_life()
     for number in range(1, 8):
         world = LogManagerWorld()
-        promised = await crashed_life(world)
+        expected = await run_until_crash(world)
         for topic in ("t", "u"):
-            history = promised.histories[topic][-1]
-            promised.synced[topic] = list(history)
+            history = expected.histories[topic][-1]
+            expected.synced[topic] = list(history)
             history.append("unsynced")
         world.files.cut_power_at(total + number)
         with pytest.raises((NodeCrashed, BaseExceptionGroup)):
             await _load_and_close(world)
         for seed in range(IMAGES):
-            await check_next_life(world.crashed(seed), promised)
+            await check_next_run(world.crashed(seed), expected)
 
 
 async def _load_and_close(world: LogManagerWorld) -> None:

@@ -20,7 +20,7 @@ from odradek.testing.virtual_disk import FileNode
 from tests.support.log_managers import ONE, A, B, LogManagerWorld, append, contents
 
 
-async def one_life(world: LogManagerWorld) -> None:
+async def run_with_failure(world: LogManagerWorld) -> None:
     async with world.running() as manager:
         for number in range(4):
             log = await manager.create("t", number, ONE)
@@ -66,7 +66,7 @@ async def next_life(world: LogManagerWorld, touched: set[str]) -> None:
         # Corrupt bits of a cleanly closed log are served unchanged: clients check the CRC.
         with contextlib.suppress(StorageError):
             log.read(log.log_start_offset, 1 << 20, limit=log.end_offset)
-            append(log, "life goes on")
+            append(log, "later append")
     await manager.close()
     manager.directories.close()
 
@@ -79,7 +79,7 @@ def is_wrong(directory: LogDirectory) -> bool:
 @given(data=st.data())
 def test_damaged_log_directory_does_not_affect_others(data: st.DataObject) -> None:
     world = LogManagerWorld(paths=(A, B))
-    trio.run(one_life, world, clock=world.clock)
+    trio.run(run_with_failure, world, clock=world.clock)
     touched = damage(world, data)
     if data.draw(st.booleans()):  # after an unclean shutdown too: everything is scanned
         for directory in (A, B):
@@ -95,7 +95,7 @@ def log_directory_of(world: LogManagerWorld, partition: int) -> Path:
 @pytest.mark.parametrize("name", ["odd.deleted", f"{40:020d}.log"])
 async def test_directory_in_place_of_file_takes_only_the_log_offline(name: str) -> None:
     world = LogManagerWorld()
-    await one_life(world)
+    await run_with_failure(world)
     path = log_directory_of(world, 0) / "t-0" / name
     world.files.make_directory(path)
     async with world.running() as manager:
@@ -121,7 +121,7 @@ async def test_directory_in_place_of_file_after_clean_start_takes_only_the_log_o
     suffix: str, place: int
 ) -> None:
     world = LogManagerWorld()
-    await one_life(world)
+    await run_with_failure(world)
     log_directory = log_directory_of(world, 0) / "t-0"
     odd = (
         log_directory
@@ -141,7 +141,7 @@ async def test_directory_in_place_of_file_after_clean_start_takes_only_the_log_o
 @pytest.mark.parametrize("name", ["odd", "t-0"])
 async def test_symlink_loop_affects_only_its_log(name: str) -> None:
     world = LogManagerWorld()
-    await one_life(world)
+    await run_with_failure(world)
     log_directory = log_directory_of(world, 0)
     world.files.make_directory(log_directory / name)
     world.disk.fail(str(log_directory / name), errno.ELOOP, {"stat"})

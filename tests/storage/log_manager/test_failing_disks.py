@@ -51,22 +51,22 @@ EVERY = LogManagerIntervals(
 )
 ROUNDS = 6
 PLACES, MORE_PLACES = 2, 8
-"""How many of an operation's places in a life are tried, evenly; in the slow test."""
+"""Number of operations of a kind that fail, spread evenly over a run; in the slow test."""
 
 
 @dataclass
-class Side:
+class DirectoryExpectation:
     """Acknowledged records of one log directory."""
 
     name: str
     path: object
-    lives: int = 0
-    """No two values are the same in all of them."""
+    runs: int = 0
+    """Runs so far; makes the values of each run different."""
     refusals: list[Exception] = field(default_factory=list)
     acknowledged: dict[str, list[str]] = field(default_factory=dict)
     by_key: dict[bytes, bytes] = field(default_factory=dict)
     uncertain: dict[bytes, list[bytes]] = field(default_factory=dict)
-    """Refused since: they may be there all the same."""
+    """Values of refused appends since then; the log may contain them."""
 
     def attempt(self, act: Callable[[], object]) -> bool:
         try:
@@ -94,8 +94,8 @@ def clock() -> VirtualClock:
 
 
 CONFIGS = {"c-a": COMPACTED, "c-b": COMPACTED, "short-a": SHORT, "short-b": SHORT}
-Before = tuple[VirtualDisk, list[Side]]
-"""What an earlier life has left, and acknowledged."""
+Before = tuple[VirtualDisk, list[DirectoryExpectation]]
+"""Disk after an earlier run, and the records that it acknowledged."""
 
 
 def new_world(clock: VirtualClock, disk: VirtualDisk | None = None) -> LogManagerWorld:
@@ -109,89 +109,100 @@ async def before(clock: VirtualClock) -> Before:
     """The earlier run."""
     world = new_world(clock)
     world.disk.mount(B)
-    both = await run(world, sides())
-    assert [side.refusals for side in both] == [[], []]
+    both = await run(world, expectations())
+    assert [expected.refusals for expected in both] == [[], []]
     return world.disk, both
 
 
-def after(clock: VirtualClock, before: Before) -> tuple[LogManagerWorld, list[Side]]:
+def after(
+    clock: VirtualClock, before: Before
+) -> tuple[LogManagerWorld, list[DirectoryExpectation]]:
     """A copy of the world in which all writes are synced, like the result of a power failure."""
     disk, both = before
     return new_world(clock, disk.crash(0)), copy.deepcopy(both)
 
 
-async def life(world: LogManagerWorld, manager: LogManager, sides: list[Side]) -> None:
+async def use_logs(
+    world: LogManagerWorld, manager: LogManager, expectations: list[DirectoryExpectation]
+) -> None:
     logs: dict[tuple[str, str], PartitionLog] = {}
-    for side in sides:
-        directory_logs = next(each for each in manager.directories.all if each.path == side.path)
+    for expected in expectations:
+        directory_logs = next(
+            each for each in manager.directories.all if each.path == expected.path
+        )
         for number, topic in enumerate(("t", "c", "short", "cut", "gone")):
-            id = UUID(int=1000 + number + 100 * (side.path == B))
+            id = UUID(int=1000 + number + 100 * (expected.path == B))
             try:
-                logs[side.name, topic] = await manager.create(
-                    f"{topic}-{side.name}",
+                logs[expected.name, topic] = await manager.create(
+                    f"{topic}-{expected.name}",
                     0,
                     id,
-                    is_new=topic not in side.acknowledged,
+                    is_new=topic not in expected.acknowledged,
                     directory_id=directory_logs.id,
                 )
             except StorageError as error:
-                side.refusals.append(error)
+                expected.refusals.append(error)
     for number in range(ROUNDS):
-        for side in sides:
+        for expected in expectations:
             for at in range(4):
-                stamp = f"{side.lives}.{number}.{at}"
+                stamp = f"{expected.runs}.{number}.{at}"
                 for topic in ("t", "short", "cut", "gone"):
-                    if (side.name, topic) in logs:
-                        side.write(topic, logs[side.name, topic], f"{stamp} {'x' * 50}")
-                if (side.name, "c") in logs:
+                    if (expected.name, topic) in logs:
+                        expected.write(topic, logs[expected.name, topic], f"{stamp} {'x' * 50}")
+                if (expected.name, "c") in logs:
                     key = b"k%d" % (at % 3)
-                    side.write_keyed(logs[side.name, "c"], key, stamp.encode() + b"y" * 50)
-            await look_and_cut(manager, side, logs, number)
+                    expected.write_keyed(logs[expected.name, "c"], key, stamp.encode() + b"y" * 50)
+            await read_and_truncate(manager, expected, logs, number)
         await world.clock.run_for(1.1)
 
 
-async def look_and_cut(
-    manager: LogManager, side: Side, logs: dict[tuple[str, str], PartitionLog], number: int
+async def read_and_truncate(
+    manager: LogManager,
+    expected: DirectoryExpectation,
+    logs: dict[tuple[str, str], PartitionLog],
+    number: int,
 ) -> None:
     for topic in ("t", "c", "short"):
-        if (side.name, topic) in logs:
-            log = logs[side.name, topic]
-            for ask in (
+        if (expected.name, topic) in logs:
+            log = logs[expected.name, topic]
+            for read in (
                 lambda log: log.last_stable_offset,
                 lambda log: log.find_timestamp(T0),
                 lambda log: log.max_timestamp(),
                 lambda log: log.aborted_transactions(log.log_start_offset, log.end_offset),
             ):
-                side.attempt(partial(ask, log))
+                expected.attempt(partial(read, log))
             try:
                 contents(log)
             except StorageError as error:
-                side.refusals.append(error)
+                expected.refusals.append(error)
             except OSError as error:  # a slice is read when it is sent
                 manager.report_at(log.directory / "x", error)
-    if number == 2 and (side.name, "cut") in logs:
-        cut = logs[side.name, "cut"]
+    if number == 2 and (expected.name, "cut") in logs:
+        cut = logs[expected.name, "cut"]
         offset = cut.end_offset - 3
-        side.attempt(lambda: cut.truncate_to(offset))
-        side.acknowledged["cut"] = side.acknowledged.get("cut", [])[:offset]
-    if number == 3 and (side.name, "gone") in logs:
-        del logs[side.name, "gone"]
-        side.acknowledged.pop("gone", None)
+        expected.attempt(lambda: cut.truncate_to(offset))
+        expected.acknowledged["cut"] = expected.acknowledged.get("cut", [])[:offset]
+    if number == 3 and (expected.name, "gone") in logs:
+        del logs[expected.name, "gone"]
+        expected.acknowledged.pop("gone", None)
         try:
-            await manager.delete(TopicPartition(f"gone-{side.name}", 0))
+            await manager.delete(TopicPartition(f"gone-{expected.name}", 0))
         except StorageError as error:
-            side.refusals.append(error)
+            expected.refusals.append(error)
 
 
-def sides() -> list[Side]:
-    return [Side("a", A), Side("b", B)]
+def expectations() -> list[DirectoryExpectation]:
+    return [DirectoryExpectation("a", A), DirectoryExpectation("b", B)]
 
 
-async def run(world: LogManagerWorld, both: list[Side]) -> list[Side]:
-    for side in both:
-        side.lives += 1
+async def run(
+    world: LogManagerWorld, both: list[DirectoryExpectation]
+) -> list[DirectoryExpectation]:
+    for expected in both:
+        expected.runs += 1
     async with world.running(housekeeping=True) as manager:
-        await life(world, manager, both)
+        await use_logs(world, manager, both)
         on_a, on_b = both
         assert on_a.refusals == []
         assert not manager.directories.all[0].failed
@@ -200,21 +211,21 @@ async def run(world: LogManagerWorld, both: list[Side]) -> list[Side]:
     return both
 
 
-async def check_next_life(world: LogManagerWorld, both: list[Side]) -> None:
+async def check_next_run(world: LogManagerWorld, both: list[DirectoryExpectation]) -> None:
     async with world.running(housekeeping=True) as manager:
         assert not any(directory.failed for directory in manager.directories.all)
-        for side in both:
-            for topic, values in side.acknowledged.items():
-                log = manager.get(f"{topic}-{side.name}", 0)
+        for expected in both:
+            for topic, values in expected.acknowledged.items():
+                log = manager.get(f"{topic}-{expected.name}", 0)
                 if values:
-                    assert log is not None, f"{topic}-{side.name} is gone"
+                    assert log is not None, f"{topic}-{expected.name} is gone"
                     check_log(log, values)
-            log = manager.get(f"c-{side.name}", 0)
+            log = manager.get(f"c-{expected.name}", 0)
             if log is not None:
-                check_compacted(log, side)
+                check_compacted(log, expected)
         await world.clock.run_for(3)
         for log in manager.logs():
-            append_keyed(log, {b"k": b"life goes on"})
+            append_keyed(log, {b"k": b"later append"})
 
 
 def check_log(log: PartitionLog, acknowledged: list[str]) -> None:
@@ -229,10 +240,10 @@ def check_log(log: PartitionLog, acknowledged: list[str]) -> None:
     assert found[: len(acknowledged)] == acknowledged
 
 
-def check_compacted(log: PartitionLog, side: Side) -> None:
+def check_compacted(log: PartitionLog, expected: DirectoryExpectation) -> None:
     last = dict(keyed_contents(log))
-    for key, value in side.by_key.items():
-        assert last[key] in (value, *side.uncertain.get(key, ()))
+    for key, value in expected.by_key.items():
+        assert last[key] in (value, *expected.uncertain.get(key, ()))
 
 
 def keyed_contents(log: PartitionLog) -> list[tuple[bytes, bytes]]:
@@ -253,7 +264,7 @@ def keyed_contents(log: PartitionLog) -> list[tuple[bytes, bytes]]:
     return found
 
 
-async def operations_of_a_life(clock: VirtualClock, before: Before) -> dict[str, int]:
+async def count_operations_on_b(clock: VirtualClock, before: Before) -> dict[str, int]:
     """Number of operations of each kind on B."""
     world, both = after(clock, before)
     counting = {
@@ -272,12 +283,12 @@ def places(total: int, most: int) -> list[int]:
 async def test_run_without_failures_keeps_all_records_and_uses_every_operation(
     clock: VirtualClock, before: Before
 ) -> None:
-    counts = await operations_of_a_life(clock, before)
+    counts = await count_operations_on_b(clock, before)
     assert {each for each, count in counts.items() if count < 5} <= {"list"}
     world, both = after(clock, before)
     await run(world, both)
-    assert [side.refusals for side in both] == [[], []]
-    await check_next_life(world, both)
+    assert [expected.refusals for expected in both] == [[], []]
+    await check_next_run(world, both)
     assert world.failures == []
 
 
@@ -291,7 +302,7 @@ KINDS = [(operation, errno.EIO) for operation in sorted(OPERATIONS)] + [
 async def test_failure_of_nth_operation_loses_nothing(
     operation: str, error: int, most: int, clock: VirtualClock, before: Before
 ) -> None:
-    total = (await operations_of_a_life(clock, before))[operation]
+    total = (await count_operations_on_b(clock, before))[operation]
     for number in places(total, most):
         for times in (1, 10**9):
             world, both = after(clock, before)
@@ -303,8 +314,8 @@ async def test_failure_of_nth_operation_loses_nothing(
                 raise
 
 
-async def one_failure(world: LogManagerWorld, both: list[Side]) -> None:
+async def one_failure(world: LogManagerWorld, both: list[DirectoryExpectation]) -> None:
     await run(world, both)
     world.disk.heal()
     world.failures.clear()
-    await check_next_life(world, both)
+    await check_next_run(world, both)

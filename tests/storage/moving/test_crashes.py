@@ -2,7 +2,7 @@
 
 Killed, the page cache lives on: every record that was acknowledged is there. After a power cut what
 was synced is there, and a beginning of the rest. Each time the next start finds the replica in one
-directory, and finishes or forgets the move; and each time also a life in between with either
+directory, and finishes or forgets the move; and each time also a run_until_crash in between with either
 directory bad.
 """
 
@@ -13,29 +13,29 @@ import pytest
 from tests.support.log_managers import LogManagerWorld
 from tests.support.replica_moves import (
     CountingPower,
-    Promised,
-    check_next_life,
+    ExpectedRecords,
+    check_next_run,
     check_with_a_bad_directory,
-    life,
     new_world,
+    run_until_crash,
 )
 
 IMAGES = 2
 
 
-async def retry_if_files_replaced() -> tuple[Promised, LogManagerWorld, CountingPower]:
+async def retry_if_files_replaced() -> tuple[ExpectedRecords, LogManagerWorld, CountingPower]:
     power = CountingPower()
     world = new_world(power)
-    promised = await life(world)
-    assert promised.is_moved
-    assert promised.written[-1] == "after the move"
-    assert len(promised.written) > 25
-    return promised, world, power
+    expected = await run_until_crash(world)
+    assert expected.is_moved
+    assert expected.written[-1] == "after the move"
+    assert len(expected.written) > 25
+    return expected, world, power
 
 
 async def test_undisturbed_move_completes() -> None:
-    promised, world, _ = await retry_if_files_replaced()
-    await check_next_life(world.killed(), promised, at_least=promised.acknowledged)
+    expected, world, _ = await retry_if_files_replaced()
+    await check_next_run(world.killed(), expected, at_least=expected.acknowledged)
 
 
 @pytest.mark.parametrize(
@@ -48,15 +48,15 @@ async def test_undisturbed_move_completes() -> None:
     ],
 )
 async def test_kill_at_every_disk_operation_loses_nothing(step: int, bad: bool) -> None:
-    promised, _, power = await retry_if_files_replaced()
-    first, last = promised.move_began + 1, power.uses
+    expected, _, power = await retry_if_files_replaced()
+    first, last = expected.move_began + 1, power.uses
     assert last - first > 300
     for at in range(first, last, step):
         world = new_world(CountingPower(at))
-        promised = await life(world)
-        checked = check_with_a_bad_directory if bad else check_next_life
+        expected = await run_until_crash(world)
+        checked = check_with_a_bad_directory if bad else check_next_run
         try:
-            await checked(world.killed(), promised, at_least=promised.acknowledged)
+            await checked(world.killed(), expected, at_least=expected.acknowledged)
         except BaseException as error:
             error.add_note(f"killed at use {at} of {first} to {last}")
             raise
@@ -71,8 +71,8 @@ async def test_kill_at_every_disk_operation_loses_nothing(step: int, bad: bool) 
     ],
 )
 async def test_power_cut_at_every_sync_keeps_synced_records(when: str, bad: bool) -> None:
-    promised, world, _ = await retry_if_files_replaced()
-    first, last = promised.syncs_began + 1, world.files.syncs
+    expected, world, _ = await retry_if_files_replaced()
+    first, last = expected.syncs_began + 1, world.files.syncs
     assert last - first > 15
     for at in range(first, last + 1):
         world = new_world()
@@ -80,11 +80,11 @@ async def test_power_cut_at_every_sync_keeps_synced_records(when: str, bad: bool
             world.files.cut_power_at(at)
         else:
             world.files.cut_power_after(at)
-        promised = await life(world)
-        checked = check_with_a_bad_directory if bad else check_next_life
+        expected = await run_until_crash(world)
+        checked = check_with_a_bad_directory if bad else check_next_run
         for seed in range(1 if bad else IMAGES):
             try:
-                await checked(world.crashed(seed), promised, at_least=promised.synced)
+                await checked(world.crashed(seed), expected, at_least=expected.synced)
             except BaseException as error:
                 error.add_note(f"power cut {when} sync {at} of {first} to {last}, image {seed}")
                 raise

@@ -16,9 +16,9 @@ from odradek.testing.virtual_disk import DiskFault
 from tests.support.log_managers import ONE, A, B, LogManagerWorld
 from tests.support.replica_moves import (
     NAME,
-    Promised,
+    ExpectedRecords,
     check,
-    check_next_life,
+    check_next_run,
     new_world,
     settled,
 )
@@ -28,18 +28,18 @@ WITHOUT_DESCRIPTORS_STEP = 17
 """A larger step, because each retry without file descriptors takes a moment."""
 
 
-def write(promised: Promised, log: PartitionLog, value: str) -> None:
+def write(expected: ExpectedRecords, log: PartitionLog, value: str) -> None:
     """Append as a producer: a refused record must not exist, an unacknowledged one may."""
     try:
-        promised.write(log, value)
+        expected.write(log, value)
     except (DiskFull, NoDescriptors):
-        promised.written.pop()
+        expected.written.pop()
     except StorageError:
         pass
 
 
-async def one_life(
-    world: LogManagerWorld, promised: Promised, bad: Path, code: int, number: int
+async def run_with_failure(
+    world: LogManagerWorld, expected: ExpectedRecords, bad: Path, code: int, number: int
 ) -> DiskFault:
     """A move in which one operation on a directory fails; the process is killed afterwards."""
     manager: LogManager = world.manager()
@@ -49,20 +49,20 @@ async def one_life(
         id = manager.registry.logs_by_directory[A].directory.id
         log = await manager.create(*NAME, ONE, directory_id=id)
         for value in range(14):
-            write(promised, log, f"{value} " + "x" * 50)
+            write(expected, log, f"{value} " + "x" * 50)
         fault = world.disk.fail(f"{bad}/t-0*", code, passes=number, times=1)
         with suppress(StorageError):
             await manager.mover.move(NAME, B)
         for value in range(20):
             if manager.mover.moves() and log.failure is None:
-                write(promised, log, f"meanwhile {value}")
+                write(expected, log, f"meanwhile {value}")
             await trio.lowlevel.checkpoint()
         await settled(manager)
         assert fault.failed or manager.mover.statistics.moved
         world.disk.heal()  # the checks below are not part of the move
         if log.failure is None:
-            write(promised, log, "later append")
-            check(log, promised, at_least=promised.acknowledged)
+            write(expected, log, "later append")
+            check(log, expected, at_least=expected.acknowledged)
         else:
             assert code != errno.EMFILE, "back-pressure, never a failed directory"
             assert manager.registry.directory_logs_of(log).directory.failed or code == errno.ENOSPC
@@ -79,12 +79,12 @@ async def one_life(
 async def test_failure_of_any_operation_loses_nothing(bad: Path, code: int) -> None:
     number, failed = 0, 1
     while failed:
-        world, promised = new_world(), Promised()
+        world, expected = new_world(), ExpectedRecords()
         try:
-            fault = await one_life(world, promised, bad, code, number)
+            fault = await run_with_failure(world, expected, bad, code, number)
             failed = fault.failed
             world.disk.heal()
-            await check_next_life(world.killed(), promised, at_least=promised.acknowledged)
+            await check_next_run(world.killed(), expected, at_least=expected.acknowledged)
         except BaseException as error:
             error.add_note(f"operation {number} on {bad} failed")
             raise

@@ -65,7 +65,7 @@ class History:
     model: Model = field(default_factory=Model)
 
     @asynccontextmanager
-    async def life(self) -> AsyncIterator[tuple[LogManager, PartitionLog]]:
+    async def run_until_crash(self) -> AsyncIterator[tuple[LogManager, PartitionLog]]:
         """Run the node until it is killed; call `close` first for a clean shutdown."""
         manager = self.world.manager()
         await manager.load()
@@ -130,7 +130,7 @@ class History:
         what = "begin"
         while what:
             what, value = "", 0
-            async with self.life() as (manager, log):
+            async with self.run_until_crash() as (manager, log):
                 for what, value in rest:
                     if what in ("restart", "kill", "power cut"):
                         break

@@ -29,9 +29,9 @@ from tests.support.log_managers import ONE, T0, A, B, LogManagerWorld, append
 from tests.support.partition_logs import idempotent, marker
 from tests.support.replica_moves import (
     NAME,
-    Promised,
+    ExpectedRecords,
     check,
-    check_next_life,
+    check_next_run,
     new_world,
     settled,
 )
@@ -39,7 +39,7 @@ from tests.support.replica_moves import (
 COPY = f"{B}/t-0.move/*.log"
 
 
-class InTheSwap(VirtualFiles):
+class FilesWithSwapHook(VirtualFiles):
     """Calls a function once, before the rename of the source to `.delete` is synced."""
 
     def __init__(self, disk: VirtualDisk) -> None:
@@ -54,16 +54,16 @@ class InTheSwap(VirtualFiles):
         super().sync_directory(path)
 
 
-class Life:
+class SwapScenario:
     """A node and a log that is moved from /a to /b."""
 
-    def __init__(self, manager: LogManager, files: InTheSwap, log: PartitionLog) -> None:
+    def __init__(self, manager: LogManager, files: FilesWithSwapHook, log: PartitionLog) -> None:
         self.manager = manager
         self.files = files
         self.log = log
-        self.promised = Promised()
+        self.expected = ExpectedRecords()
         for number in range(14):
-            self.promised.write(log, f"{number} " + "x" * 50)
+            self.expected.write(log, f"{number} " + "x" * 50)
 
     def directory(self, path: Path) -> LogDirectory:
         return self.manager.registry.logs_by_directory[path].directory
@@ -75,22 +75,24 @@ class Life:
         await settled(self.manager)
         assert self.files.act is None, "the swap was not reached"
 
-    def go_on(self) -> None:
-        self.promised.write(self.log, "later append")
-        check(self.log, self.promised, at_least=self.promised.acknowledged)
+    def append_later(self) -> None:
+        self.expected.write(self.log, "later append")
+        check(self.log, self.expected, at_least=self.expected.acknowledged)
 
 
-async def in_a_life(world: LogManagerWorld, act: Callable[[Life], object]) -> Promised:
+async def run_and_kill(
+    world: LogManagerWorld, act: Callable[[SwapScenario], object]
+) -> ExpectedRecords:
     """Run `act` in a node that is killed, and return the acknowledged records."""
-    files = world.files = InTheSwap(world.disk)
+    files = world.files = FilesWithSwapHook(world.disk)
     manager = world.manager()
     await manager.load()
     log = await manager.create(*NAME, ONE, directory_id=manager.directories.all[1].id)
-    life = Life(manager, files, log)
+    scenario = SwapScenario(manager, files, log)
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(manager.run)
-            await act(life)  # type: ignore[misc]
+            await act(scenario)  # type: ignore[misc]
             nursery.cancel_scope.cancel()
     except* NodeCrashed:
         pass
@@ -98,84 +100,84 @@ async def in_a_life(world: LogManagerWorld, act: Callable[[Life], object]) -> Pr
     world.disk.heal()
     world.files = VirtualFiles(world.disk)
     world.workers.power = world.files.power
-    return life.promised
+    return scenario.expected
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EMFILE])
 async def test_append_missing_in_future_replica_survives_kill(code: int) -> None:
     """The append was acknowledged, so the replica of the next start has it."""
 
-    async def act(life: Life) -> None:
+    async def act(scenario: SwapScenario) -> None:
         def append_and_die() -> None:
-            life.files.disk.fail(COPY, code, {"write"})
-            life.promised.write(life.log, "in the swap")
-            life.files.power.cut()
+            scenario.files.disk.fail(COPY, code, {"write"})
+            scenario.expected.write(scenario.log, "in the swap")
+            scenario.files.power.cut()
 
-        await life.move(append_and_die)
+        await scenario.move(append_and_die)
 
     world = new_world()
-    promised = await in_a_life(world, act)
-    assert promised.written[-1] == "in the swap"
-    await check_next_life(world, promised, at_least=promised.acknowledged)
+    expected = await run_and_kill(world, act)
+    assert expected.written[-1] == "in the swap"
+    await check_next_run(world, expected, at_least=expected.acknowledged)
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
 async def test_destination_failure_in_swap_restores_source(code: int) -> None:
-    async def act(life: Life) -> None:
+    async def act(scenario: SwapScenario) -> None:
         def append() -> None:
-            life.files.disk.fail(COPY, code, {"write"}, times=1)
-            life.promised.write(life.log, "in the swap")
+            scenario.files.disk.fail(COPY, code, {"write"}, times=1)
+            scenario.expected.write(scenario.log, "in the swap")
 
-        await life.move(append)
-        assert life.log.directory == A / "t-0"
-        assert life.manager.mover.statistics.failed == 1
-        assert life.directory(B).failed is (code == errno.EIO)
-        life.go_on()
+        await scenario.move(append)
+        assert scenario.log.directory == A / "t-0"
+        assert scenario.manager.mover.statistics.failed == 1
+        assert scenario.directory(B).failed is (code == errno.EIO)
+        scenario.append_later()
 
     world = new_world()
-    promised = await in_a_life(world, act)
-    await check_next_life(world, promised, at_least=promised.acknowledged)
+    expected = await run_and_kill(world, act)
+    await check_next_run(world, expected, at_least=expected.acknowledged)
 
 
 @pytest.mark.parametrize("operation", ["write", "create"])
 async def test_swap_without_file_descriptors_is_retried(operation: str) -> None:
     """The error occurs in an append, or when the indexes of the future replica are updated."""
 
-    async def act(life: Life) -> None:
+    async def act(scenario: SwapScenario) -> None:
         def append() -> None:
-            life.files.disk.fail(f"{B}/t-0.move/*", errno.EMFILE, {operation}, times=1)
+            scenario.files.disk.fail(f"{B}/t-0.move/*", errno.EMFILE, {operation}, times=1)
             for number in range(8):  # some segments' worth
-                life.promised.write(life.log, f"in the swap {number} " + "y" * 60)
+                scenario.expected.write(scenario.log, f"in the swap {number} " + "y" * 60)
 
-        await life.move(append)
-        assert life.log.directory == B / "t-0"
-        assert life.manager.mover.statistics.moved == 1
-        assert not life.directory(B).failed
-        life.go_on()
+        await scenario.move(append)
+        assert scenario.log.directory == B / "t-0"
+        assert scenario.manager.mover.statistics.moved == 1
+        assert not scenario.directory(B).failed
+        scenario.append_later()
 
     world = new_world()
-    promised = await in_a_life(world, act)
-    await check_next_life(world, promised, at_least=promised.acknowledged)
+    expected = await run_and_kill(world, act)
+    await check_next_run(world, expected, at_least=expected.acknowledged)
 
 
 async def test_unreadable_snapshot_in_swap_takes_source_offline() -> None:
     """A producer snapshot of a roll in the swap cannot be read: the source is renamed back and goes offline."""
 
-    async def act(life: Life) -> None:
+    async def act(scenario: SwapScenario) -> None:
         def append() -> None:
             for number in range(8):
-                life.promised.write(life.log, f"in the swap {number} " + "y" * 60)
-            life.files.disk.fail(f"{A}/t-0*/*.snapshot", errno.EIO, {"read"})
+                scenario.expected.write(scenario.log, f"in the swap {number} " + "y" * 60)
+            scenario.files.disk.fail(f"{A}/t-0*/*.snapshot", errno.EIO, {"read"})
 
-        await life.move(append)
-        assert life.directory(A).failed
-        assert not life.directory(B).failed
+        await scenario.move(append)
+        assert scenario.directory(A).failed
+        assert not scenario.directory(B).failed
         with pytest.raises(LogFailed):
-            life.log.check_online()
+            scenario.log.check_online()
 
     world = new_world()
-    promised = await in_a_life(world, act)
-    await check_next_life(world, promised, at_least=promised.acknowledged)
+    expected = await run_and_kill(world, act)
+    await check_next_run(world, expected, at_least=expected.acknowledged)
 
 
 async def test_unexpected_error_in_swap_restores_source(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,16 +186,16 @@ async def test_unexpected_error_in_swap_restores_source(monkeypatch: pytest.Monk
     def broken(*_: object) -> None:
         raise RuntimeError("of our own")
 
-    async def act(life: Life) -> None:
+    async def act(scenario: SwapScenario) -> None:
         monkeypatch.setattr(ReplicaSwap, "_switch", broken)
-        await life.move(lambda: life.promised.write(life.log, "in the swap"))
-        assert life.log.directory == A / "t-0"
-        life.go_on()
+        await scenario.move(lambda: scenario.expected.write(scenario.log, "in the swap"))
+        assert scenario.log.directory == A / "t-0"
+        scenario.append_later()
 
     world = new_world()
-    promised = await in_a_life(world, act)
+    expected = await run_and_kill(world, act)
     monkeypatch.undo()
-    await check_next_life(world, promised, at_least=promised.acknowledged)
+    await check_next_run(world, expected, at_least=expected.acknowledged)
 
 
 async def test_producer_state_survives_kill_in_swap() -> None:
@@ -206,17 +208,17 @@ async def test_producer_state_survives_kill_in_swap() -> None:
 
     first: list[int] = []
 
-    async def act(life: Life) -> None:
-        first.extend(idempotent(life.log, sequence).first_offset for sequence in range(5))
+    async def act(scenario: SwapScenario) -> None:
+        first.extend(idempotent(scenario.log, sequence).first_offset for sequence in range(5))
 
         def append_and_die() -> None:
-            first.append(idempotent(life.log, 5).first_offset)
-            life.files.power.cut()
+            first.append(idempotent(scenario.log, 5).first_offset)
+            scenario.files.power.cut()
 
-        await life.move(append_and_die)
+        await scenario.move(append_and_die)
 
     world = new_world()
-    await in_a_life(world, act)
+    await run_and_kill(world, act)
     async with world.running() as manager:
         await manager.promote_moved()
         log = manager.get(*NAME)
@@ -231,10 +233,10 @@ async def test_transaction_aborted_in_swap_survives_power_cut() -> None:
     """The segment of the transaction was sealed before the switch, so the next flush opens its copy again."""
     aborted: list[AbortedTransaction] = []
 
-    async def act(life: Life) -> None:
+    async def act(scenario: SwapScenario) -> None:
         def abort_and_roll() -> None:
             for data in (idempotent(7, 0, transactional=True), marker(7, commit=False)):
-                life.log.append_as_leader(
+                scenario.log.append_as_leader(
                     data,
                     leader_epoch=0,
                     now_ms=T0,
@@ -242,16 +244,16 @@ async def test_transaction_aborted_in_swap_survives_power_cut() -> None:
                     guard=VERIFICATION_DISABLED,
                 )
             for _ in range(4):
-                life.promised.write(life.log, "in the swap " + "y" * 80)
+                scenario.expected.write(scenario.log, "in the swap " + "y" * 80)
 
-        await life.move(abort_and_roll)
-        life.log.flush()
-        await life.manager.checkpoint([Checkpoint.RECOVERY_POINT])
-        aborted.extend(life.log.aborted_transactions(0, life.log.end_offset))
+        await scenario.move(abort_and_roll)
+        scenario.log.flush()
+        await scenario.manager.checkpoint([Checkpoint.RECOVERY_POINT])
+        aborted.extend(scenario.log.aborted_transactions(0, scenario.log.end_offset))
         assert len(aborted) == 1
 
     world = new_world()
-    await in_a_life(world, act)
+    await run_and_kill(world, act)
     for seed in range(4):
         async with world.crashed(seed).running() as manager:
             log = manager.get(*NAME)
@@ -262,18 +264,18 @@ async def test_transaction_aborted_in_swap_survives_power_cut() -> None:
 async def test_roll_with_refused_append_in_swap_keeps_log_usable() -> None:
     """The disk of the source was full: the moved log can be read and appended to."""
 
-    async def act(life: Life) -> None:
+    async def act(scenario: SwapScenario) -> None:
         def refused() -> None:
-            life.files.disk.fail(f"{A}/t-0.delete/*.log", errno.ENOSPC, {"write"}, times=1)
+            scenario.files.disk.fail(f"{A}/t-0.delete/*.log", errno.ENOSPC, {"write"}, times=1)
             with pytest.raises(DiskFull):
-                append(life.log, "refused " + "y" * 120)
+                append(scenario.log, "refused " + "y" * 120)
 
-        await life.move(refused)
-        assert life.log.directory == B / "t-0"
-        check(life.log, life.promised, at_least=life.promised.acknowledged)
-        assert life.log.log_end.segment is life.log.segments[-1]
-        life.go_on()
+        await scenario.move(refused)
+        assert scenario.log.directory == B / "t-0"
+        check(scenario.log, scenario.expected, at_least=scenario.expected.acknowledged)
+        assert scenario.log.log_end.segment is scenario.log.segments[-1]
+        scenario.append_later()
 
     world = new_world()
-    promised = await in_a_life(world, act)
-    await check_next_life(world, promised, at_least=promised.acknowledged)
+    expected = await run_and_kill(world, act)
+    await check_next_run(world, expected, at_least=expected.acknowledged)

@@ -357,14 +357,14 @@ class TestFaults:
         assert f"{STEM}.manifest" not in bucket.objects
 
 
-class TestSealed:
-    def sealed(self) -> tuple[VirtualBucket, RemoteLogSegmentMetadata]:
+class TestEncryption:
+    def copy_encrypted(self) -> tuple[VirtualBucket, RemoteLogSegmentMetadata]:
         bucket = VirtualBucket()
         custom = storage_at(bucket, SEALED).copy_segment(METADATA, DATA)
         return bucket, replace(METADATA, custom_metadata=custom)
 
     def test_encrypted_objects_contain_no_plain_text(self) -> None:
-        bucket, _ = self.sealed()
+        bucket, _ = self.copy_encrypted()
         for key, data in bucket.objects.items():
             if not key.endswith(".manifest"):
                 assert data not in LOG
@@ -372,7 +372,7 @@ class TestSealed:
 
     def test_change_of_any_byte_is_detected(self) -> None:
         """Encrypted chunks by their tags, compressed ones by the checksum of the frame."""
-        bucket, metadata = self.sealed()
+        bucket, metadata = self.copy_encrypted()
         good = bucket.objects[f"{STEM}.log"]
         for at in range(0, len(good), 97):
             bad = bytearray(good)
@@ -410,7 +410,7 @@ class TestSealed:
             storage_at(bucket, form).fetch_segment(replace(METADATA, custom_metadata=custom), 0)
 
     def test_segments_of_old_key_are_read_after_key_rotation(self) -> None:
-        bucket, metadata = self.sealed()
+        bucket, metadata = self.copy_encrypted()
         ring = KeyRing.parse("# rotated\nk2 AAECAwQFBgcICQoLDA0ODw==\nk1 " + "A" * 43 + "=")
         storage = storage_at(bucket, replace(SEALED, keys=ring))
         assert bytes(storage.fetch_segment(metadata, 0)) == LOG
@@ -423,26 +423,26 @@ class TestSealed:
         "form", [StorageFormat(), replace(SEALED, keys=KeyRing({"k9": bytes(32)}))]
     )
     def test_missing_key_raises(self, form: StorageFormat) -> None:
-        bucket, metadata = self.sealed()
+        bucket, metadata = self.copy_encrypted()
         with pytest.raises(
             RemoteStorageError, match=r"key 'k1', which is not in encryption\.key\.file"
         ):
             storage_at(bucket, form).fetch_segment(metadata, 0)
 
     def test_wrong_key_with_same_id_raises(self) -> None:
-        bucket, metadata = self.sealed()
+        bucket, metadata = self.copy_encrypted()
         form = replace(SEALED, keys=KeyRing({"k1": bytes([1]) * 32}))
         with pytest.raises(CorruptRemoteData, match="cannot be unwrapped with key 'k1'"):
             storage_at(bucket, form).fetch_segment(metadata, 0)
 
     def test_segment_is_read_with_any_format_of_new_copies(self) -> None:
-        bucket, metadata = self.sealed()
+        bucket, metadata = self.copy_encrypted()
         storage = storage_at(bucket, StorageFormat(keys=KEYS))
         assert bytes(storage.fetch_segment(metadata, 1, 5_000)) == LOG[1:5_001]
         assert bytes(storage.fetch_index(metadata, IndexType.OFFSET)) == b"oo"
 
     def test_range_read_fetches_only_its_chunks(self) -> None:
-        bucket, metadata = self.sealed()
+        bucket, metadata = self.copy_encrypted()
         storage = storage_at(bucket, SEALED)
         storage.fetch_segment(metadata, 0, 1)
         bucket.requests.clear()
@@ -450,20 +450,20 @@ class TestSealed:
         assert bucket.requests == [("get_range", f"{STEM}.log")]
 
     def test_chunked_log_without_manifest_raises(self) -> None:
-        bucket, metadata = self.sealed()
+        bucket, metadata = self.copy_encrypted()
         bucket.remove(f"{STEM}.manifest")
         with pytest.raises(RemoteResourceNotFound):
             storage_at(bucket, SEALED).fetch_segment(metadata, 0)
 
     @pytest.mark.parametrize("text", [b"{", b'{"version":9}'])
     def test_chunked_log_with_corrupt_manifest_raises(self, text: bytes) -> None:
-        bucket, metadata = self.sealed()
+        bucket, metadata = self.copy_encrypted()
         bucket.store(f"{STEM}.manifest", text)
         with pytest.raises(CorruptRemoteData, match=r"\.manifest: "):
             storage_at(bucket, SEALED).fetch_segment(metadata, 0)
 
     def test_custom_metadata_of_another_remote_storage_manager_is_refused(self) -> None:
-        bucket, metadata = self.sealed()
+        bucket, metadata = self.copy_encrypted()
         with pytest.raises(RemoteStorageError, match="another RemoteStorageManager"):
             storage_at(bucket, SEALED).fetch_segment(
                 replace(metadata, custom_metadata=b"\x07abc"), 0

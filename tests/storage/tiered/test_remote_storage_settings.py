@@ -38,7 +38,7 @@ def settings(**values: str) -> RemoteStorageSettings:
     )
 
 
-class TestWhere:
+class TestStoreUrl:
     def test_url_is_passed_to_remote_storage(self) -> None:
         """T-04: properties with the prefix remote.log.storage. are passed to the remote storage."""
         assert settings(url="s3://bucket/here").url() == "s3://bucket/here"
@@ -108,7 +108,7 @@ class TestForm:
             settings(encryption__key__file="/etc/keys").form(files)
 
 
-class TestWhatIsWrong:
+class TestInvalidSettings:
     @pytest.mark.parametrize(
         ("properties", "says"),
         [
