@@ -117,26 +117,26 @@ class CopyTask:
             await self._summary.copied(handed_over)
         clock = self._tools.seams.clock
         ends_at = clock.monotonic() + RUN_SECONDS_MAX
-        for sealed in self._candidates():
+        for candidate in self._candidates():
             if clock.monotonic() > ends_at:
                 return True
-            if sealed.end_offset <= self._log.highest_copied_offset:
+            if candidate.end_offset <= self._log.highest_copied_offset:
                 continue  # it is copied already; an older segment was missing
-            await self._tools.quota.wait(sealed.size_bytes)
-            if sealed.end_offset < self._log.log_start_offset:
+            await self._tools.quota.wait(candidate.size_bytes)
+            if candidate.end_offset < self._log.log_start_offset:
                 continue  # the log has deleted it meanwhile
-            await self._summary.before_copy(sealed.base_offset)
+            await self._summary.before_copy(candidate.base_offset)
             try:
-                self._handed_over = sealed.end_offset
-                await self._copy(sealed)
+                self._handed_over = candidate.end_offset
+                await self._copy(candidate)
                 self._handed_over = None
             except OffsetOutOfRange:
-                if sealed.segment in self._log.segment_list.all:
+                if candidate.segment in self._log.segment_list.all:
                     raise
                 return True  # deleted meanwhile, or the log moved to another directory: list the segments again
             except CustomMetadataTooLarge as error:
                 raise TaskEnded(str(error)) from error
-            await self._summary.copied(sealed.end_offset)
+            await self._summary.copied(candidate.end_offset)
         return False
 
     def _candidates(self) -> list[CandidateSegment]:
@@ -148,21 +148,21 @@ class CopyTask:
             last_stable_offset=partition_log.last_stable_offset,
         )
 
-    async def _copy(self, sealed: CandidateSegment) -> None:
+    async def _copy(self, candidate: CandidateSegment) -> None:
         partition_log, tools = self._log, self._tools
         seams = tools.seams
         lane = tools.logs.directory_of(partition_log).lane
-        opened = await seams.offload.run(open_segment_to_copy, partition_log, sealed, lane=lane)
+        opened = await seams.offload.run(open_segment_to_copy, partition_log, candidate, lane=lane)
         try:
             segment = RemoteLogSegmentMetadata(
                 RemoteLogSegmentId(self._id, seams.entropy.uuid()),
-                start_offset=sealed.base_offset,
-                end_offset=sealed.end_offset,
+                start_offset=candidate.base_offset,
+                end_offset=candidate.end_offset,
                 broker_id=tools.node_id,
                 max_timestamp_ms=opened.max_timestamp_ms,
                 event_timestamp_ms=seams.clock.wall_ms(),
                 epochs=opened.epochs,
-                size_bytes=sealed.size_bytes,
+                size_bytes=candidate.size_bytes,
                 txn_index_empty=opened.txn_index_empty,
             )
             await tools.work.copy(segment, opened.data)

@@ -98,11 +98,11 @@ def check_segment(
         check.run()
     except ObjectsUnavailable as error:
         raise object_error(str(stored.id), error) from error
-    walk = check.walk
+    log_checker = check.log_checker
     return SegmentReport(
         stored.id,
-        walk.batches if walk else 0,
-        walk.records if walk else 0,
+        log_checker.batches if log_checker else 0,
+        log_checker.records if log_checker else 0,
         check.size_bytes,
         check.problems,
         check.known if metadata is None else None,
@@ -119,7 +119,7 @@ class _SegmentCheck:
         self._stored = stored
         self._metadata = metadata
         self._verification = SegmentVerification(store.objects, stored, metadata, self._see)
-        self.walk: SegmentLogChecker | None = None
+        self.log_checker: SegmentLogChecker | None = None
         self.size_bytes = 0
         self.problems: list[str] = []
 
@@ -144,9 +144,11 @@ class _SegmentCheck:
             raise object_error(segment_key(known, ""), error) from error
         except RemoteStorageError as error:
             self.problems.append(f"{segment_key(known, '')}: {error_text(error)}")
-        if self.walk is not None:
+        if self.log_checker is not None:
             already_reported = {*self.problems}
-            self.problems += [each for each in self.walk.problems if each not in already_reported]
+            self.problems += [
+                each for each in self.log_checker.problems if each not in already_reported
+            ]
 
     def _see(self, suffix: str, piece: bytes) -> None:
         """Check a piece of an object: log records, if the log is stored as it is."""
@@ -156,12 +158,12 @@ class _SegmentCheck:
             self._walk(known).feed(piece)
 
     def _walk(self, known: RemoteLogSegmentMetadata) -> SegmentLogChecker:
-        if self.walk is None:
-            self.walk = SegmentLogChecker(known, segment_key(known, LOG_SUFFIX))
-        return self.walk
+        if self.log_checker is None:
+            self.log_checker = SegmentLogChecker(known, segment_key(known, LOG_SUFFIX))
+        return self.log_checker
 
     def _end_log(self, known: RemoteLogSegmentMetadata) -> None:
-        if self.walk is None:
+        if self.log_checker is None:
             for at in range(0, known.size_bytes, PIECE_BYTES):
                 piece = self._store.storage.fetch_segment(known, at, at + PIECE_BYTES - 1)
                 self.size_bytes += len(piece)

@@ -46,7 +46,7 @@ class ChunkTable:
     def stored_bytes(self) -> int:
         return self._positions[-1]
 
-    def span(self, start: int, end: int) -> list[Chunk]:
+    def chunks_of(self, start: int, end: int) -> list[Chunk]:
         """Chunks with the log's bytes from `start` to before `end`."""
         numbers = range(start // self.chunk_bytes, -(-end // self.chunk_bytes))
         return [self._chunk(number) for number in numbers]

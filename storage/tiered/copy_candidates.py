@@ -90,24 +90,26 @@ class SegmentToCopy:
             self.data.log.file.unpin()
 
 
-def open_segment_to_copy(log: PartitionLog, sealed: CandidateSegment) -> SegmentToCopy:
+def open_segment_to_copy(log: PartitionLog, candidate: CandidateSegment) -> SegmentToCopy:
     """Pin the log file and read its indexes, producer snapshot and leader epochs. Call it in a
     thread.
 
     Raises OffsetOutOfRange if the log has deleted the segment, CorruptRecords or CorruptBatch if
     the log file is damaged behind its last index entry, LogFailed, NoDescriptors.
     """
-    segment = sealed.segment
+    segment = candidate.segment
     while True:
         log.check_online()
         generation = log.wait_until_settled()
         if segment not in log.segment_list.all:
-            raise OffsetOutOfRange(f"segment {sealed.base_offset} of {log.directory} was deleted")
+            raise OffsetOutOfRange(
+                f"segment {candidate.base_offset} of {log.directory} was deleted"
+            )
         pinned: FileSlice | None = None
         try:
             pinned = FileSlice(segment.file, 0, segment.size)
             pinned.file.pin()
-            opened = _open(log, sealed, pinned)
+            opened = _open(log, candidate, pinned)
         except (OSError, ValueError, KafkaError) as error:
             if pinned is not None:
                 pinned.file.unpin()
@@ -121,8 +123,8 @@ def open_segment_to_copy(log: PartitionLog, sealed: CandidateSegment) -> Segment
         opened.close()  # the log may have deleted it before it was pinned
 
 
-def _open(log: PartitionLog, sealed: CandidateSegment, pinned: FileSlice) -> SegmentToCopy:
-    segment, end = sealed.segment, sealed.end_offset + 1
+def _open(log: PartitionLog, candidate: CandidateSegment, pinned: FileSlice) -> SegmentToCopy:
+    segment, end = candidate.segment, candidate.end_offset + 1
     segment.next_offset()  # raises if the segment is damaged: another replica may have it intact
     offsets, times = segment.offset_index, segment.time_index
     aborted = segment.transaction_index
@@ -134,9 +136,9 @@ def _open(log: PartitionLog, sealed: CandidateSegment, pinned: FileSlice) -> Seg
         producer_snapshot=_snapshot(log, end),
         leader_epochs=format_checkpoint(log.epochs.entries_in(0, end)),
     )
-    epochs = log.epochs.entries_in(sealed.base_offset, end)
+    epochs = log.epochs.entries_in(candidate.base_offset, end)
     newest_ms = segment.max_timestamp
-    return SegmentToCopy(data, newest_ms if newest_ms >= 0 else sealed.sealed_ms, epochs)
+    return SegmentToCopy(data, newest_ms if newest_ms >= 0 else candidate.sealed_ms, epochs)
 
 
 def _snapshot(log: PartitionLog, offset: int) -> bytes:
@@ -208,7 +210,7 @@ def find_log_start_offset(
 
 
 def select_segments_to_copy(
-    sealed: Iterable[S], *, copied_offset: int, log_start_offset: int, last_stable_offset: int
+    candidates: Iterable[S], *, copied_offset: int, log_start_offset: int, last_stable_offset: int
 ) -> list[S]:
     """Segments to copy now, ascending (T-28, E15).
 
@@ -218,6 +220,6 @@ def select_segments_to_copy(
     first_wanted = max(copied_offset + 1, log_start_offset)
     return [
         each
-        for each in sealed
+        for each in candidates
         if each.end_offset >= first_wanted and each.end_offset < last_stable_offset
     ]

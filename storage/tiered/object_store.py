@@ -260,7 +260,7 @@ class ObjectStoreStorage:
             table = manifest.chunk_table()
         if table is None:
             raise CorruptRemoteData(f"{key}: its manifest has no chunk sizes")
-        chunks = table.span(start, end)
+        chunks = table.chunks_of(start, end)
         first, last = chunks[0], chunks[-1]
         stored = self._read(key, first.position, last.position + last.stored_size - first.position)
         codec = self._codec(manifest)

@@ -152,9 +152,9 @@ class TierChecks:
             if not partition.is_leader:
                 continue
             log = partition.log
-            sealed = log.log_end.segment.base_offset
-            if log.highest_copied_offset < min(sealed, log.high_watermark) - 1:
-                return f"{name} is copied up to {log.highest_copied_offset}, inactive segments end at {sealed}"
+            active_start = log.log_end.segment.base_offset
+            if log.highest_copied_offset < min(active_start, log.high_watermark) - 1:
+                return f"{name} is copied up to {log.highest_copied_offset}, inactive segments end at {active_start}"
         return None
 
     def _describe_unfinished(self) -> str | None:
