@@ -1,7 +1,7 @@
 """Performance goals, and how the results of a run compare with them.
 
-A goal is compared with Odradek's median. `must` is a number, or a factor of Apache Kafka's median in the same
-run. `aim` is a number: a better value that is not required. Numbers were set on another machine, so some goals
+A goal is compared with Odradek's median. `required` is a number, or a factor of Apache Kafka's median in the same
+run. `target` is a number: a better value that is not required. Numbers were set on another machine, so some goals
 also name a figure without a broker (`limits.py`) from the same run.
 """
 
