@@ -1,4 +1,4 @@
-"""Timers of many waiting operations in one task, and passes of the event loop in long work and between large requests."""
+"""Timers of many waiting operations in one task, and passes of the event loop between steps of long work."""
 
 from __future__ import annotations
 

@@ -127,15 +127,16 @@ def _add_subcommands(parser: argparse.ArgumentParser) -> None:
     shown = commands.add_parser(
         "status",
         help="print the state of each node",
-        description="Print the state, process id and addresses of each node of a cluster, whether or not it is running.",
+        description="Print the state, process id and addresses of each node of a cluster, whether or not it is "
+        "running.",
     )
     _data_argument(shown)
     shown.add_argument("--json", action="store_true", help="print JSON instead of a table")
     again = commands.add_parser(
         "restart",
         help="restart or start a node",
-        description="Restart a node of a cluster, or start it if it has exited. The cluster must be running. The command ends when "
-        "the node accepts clients.",
+        description="Restart a node of a cluster, or start it if it has exited. The cluster must be running. "
+        "The command ends when the node accepts clients.",
     )
     again.add_argument("node", metavar="NODE", type=int, help="the node id")
     _data_argument(again)

@@ -70,7 +70,10 @@ def _check_endpoint_type(wanted: int, ctx: RequestContext) -> None:
     if wanted == here:
         return
     code = ErrorCode.mismatched_endpoint_type
-    message = f"The request was sent to an endpoint of type {_NAMES[here]}, but we wanted an endpoint of type {_NAMES.get(wanted)}"
+    message = (
+        f"The request was sent to an endpoint of type {_NAMES[here]}, but we wanted an endpoint of type"
+        f" {_NAMES.get(wanted)}"
+    )
     if wanted not in _NAMES:
         code = ErrorCode.unsupported_endpoint_type
         message = f"Unsupported endpoint type {wanted}"

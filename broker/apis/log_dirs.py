@@ -50,7 +50,8 @@ async def describe_log_dirs(request: Any, ctx: RequestContext) -> Mapping[str, A
     copies: defaultdict[Path, list[MoveStatus]] = defaultdict(list)
     for move in ctx.services.logs.mover.moves():
         moved = ctx.services.logs.registry.logs.get(move.topic_partition)
-        # After the swap the future replica is the current replica, although the move may not be complete: it must not be listed twice.
+        # After the swap the future replica is the current replica, although the move may not be complete:
+        # it must not be listed twice.
         if moved is None or moved.directory.parent != move.destination:
             copies[move.destination].append(move)
     results = [

@@ -7,8 +7,8 @@ elects leaders for leaderless partitions, restores preferred leaders
 earlier controller or a failed commit left is found in the image. Sessions are kept for one term as
 active controller only.
 
-`replication/raft/controller_failover.py` makes a node the active controller, and `replication/raft/metadata_committer.py`
-appends the records of operations.
+`replication/raft/controller_failover.py` makes a node the active controller, and
+`replication/raft/metadata_committer.py` appends the records of operations.
 
 A node that is its whole cluster (`is_whole_cluster`) sends no heartbeats and has no session.
 """

@@ -33,9 +33,12 @@ class SnapshotDownloadState:
 
 @state_class
 class FollowerState:
-    """State while following `leader_id`. `fetch_until_ms`: end of the fetch timeout. `has_leader_responded`: the leader has responded in
-    this epoch, so pre-votes are rejected (KIP-996). `endpoint_confirmed`: it responded at `endpoints`,
-    not only as a bootstrap server. `leader_stopped`: its host has refused a connection since."""
+    """State while following `leader_id`.
+
+    `fetch_until_ms`: end of the fetch timeout. `has_leader_responded`: the leader has responded in this epoch, so
+    pre-votes are rejected (KIP-996). `endpoint_confirmed`: it responded at `endpoints`, not only as a bootstrap server.
+    `leader_stopped`: its host has refused a connection since.
+    """
 
     leader_id: int
     endpoints: Endpoints

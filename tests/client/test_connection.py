@@ -258,13 +258,13 @@ async def test_cancelled_request_keeps_other_requests() -> None:
 async def test_late_response_of_cancelled_request_is_dropped() -> None:
     """A cancelled request without a response leaves no memory in use."""
     waiting: list[ReceivedRequest] = []
-    is_asked = trio.Event()
+    is_requested = trio.Event()
 
     def script(asked: ReceivedRequest) -> Any:
         if asked.api is not FIND_COORDINATOR:
             return None
         waiting.append(asked)
-        is_asked.set()
+        is_requested.set()
         return SILENCE if len(waiting) == 1 else b"".join(map(coordinator, waiting))
 
     async with talking_to(script) as (_, connection):
@@ -277,7 +277,7 @@ async def test_late_response_of_cancelled_request_is_dropped() -> None:
 
         async with trio.open_nursery() as leaving:
             leaving.start_soon(ask, "1")
-            await is_asked.wait()
+            await is_requested.wait()
             leaving.cancel_scope.cancel()
         assert not connection._pending
         assert await ask("2") == 2

@@ -97,18 +97,18 @@ class ControllerNode:
 
 
 class Channel:
-    """Connection to the controller. `asked` has the titles of the requested APIs."""
+    """Connection to the controller. `requested_apis` has the titles of the requested APIs."""
 
     def __init__(self, node: ControllerNode) -> None:
         self.node = node
-        self.asked: list[str] = []
+        self.requested_apis: list[str] = []
         self.is_cut = False
         self.version: int | None = None
 
     async def request(self, api: Api, values: Mapping[str, Any], *, timeout_s: float = 30) -> Any:
         from odradek.broker.apis import node_to_controller as controller
 
-        self.asked.append(api.title)
+        self.requested_apis.append(api.title)
         if self.is_cut:
             await trio.sleep(timeout_s)
             raise KafkaError(ErrorCode.request_timed_out)

@@ -76,10 +76,10 @@ async def test_broker_registers_catches_up_and_is_unfenced_when_ready(
     assert not broker.life.unfenced.is_set(), "it is not ready yet"
     await broker.life.serve()
     assert not channel.node.metadata.image.brokers[4].fenced
-    assert channel.asked[0] == "BrokerRegistration"
-    beats = len(channel.asked)
+    assert channel.requested_apis[0] == "BrokerRegistration"
+    beats = len(channel.requested_apis)
     await trio.sleep(20)
-    assert len(channel.asked) - beats in (9, 10), "one every broker.heartbeat.interval.ms"
+    assert len(channel.requested_apis) - beats in (9, 10), "one every broker.heartbeat.interval.ms"
 
 
 async def test_broker_behind_its_registration_is_not_caught_up(
@@ -228,9 +228,9 @@ async def test_single_node_retries_until_it_is_active_controller(
     with trio.fail_after(60):
         await lone.life.serve()
     assert not node.metadata.image.brokers[1].fenced
-    beats = len(channel.asked)
+    beats = len(channel.requested_apis)
     await trio.sleep(60)
-    assert len(channel.asked) == beats
+    assert len(channel.requested_apis) == beats
 
 
 async def test_single_node_sends_no_heartbeats_until_others_register(
@@ -248,16 +248,16 @@ async def test_single_node_sends_no_heartbeats_until_others_register(
     assert type(node.metadata.batches[0][0]).__name__ == "RegisterBrokerRecord"
     assert not node.metadata.image.brokers[1].fenced
     await trio.sleep(60)
-    assert channel.asked == []
+    assert channel.requested_apis == []
     assert not node.metadata.image.brokers[1].fenced, "a single node needs no heartbeats"
     other = Broker(channel, 2)
     other.view.quorum = node.metadata.quorum
     await other.life.register(other.registration)
     await nursery.start(other.life.run)
     await other.life.serve()
-    beats = len(channel.asked)
+    beats = len(channel.requested_apis)
     await trio.sleep(20)
-    assert 18 <= len(channel.asked) - beats <= 20
+    assert 18 <= len(channel.requested_apis) - beats <= 20
     assert not any(each.fenced for each in node.metadata.image.brokers.values())
     await lone.life.shut_down()
     assert node.metadata.image.brokers[1].fenced

@@ -43,7 +43,7 @@ async def test_controller_registers_once_per_start(
         await run.start(ControllerRegistration(follower, channel).run)
         await trio.sleep(60)
         run.cancel_scope.cancel()
-    assert channel.asked == ["ControllerRegistration"]
+    assert channel.requested_apis == ["ControllerRegistration"]
     assert node.metadata.image.controllers[8] == follower.controller_registration
     again = Follower(node.metadata, incarnation=2)
     await nursery.start(ControllerRegistration(again, channel).run)
@@ -59,7 +59,7 @@ async def test_unreachable_controller_is_retried(
     channel.is_cut = True
     await nursery.start(ControllerRegistration(Follower(node.metadata), channel).run)
     await trio.sleep(100)
-    assert 3 < len(channel.asked) < 11
+    assert 3 < len(channel.requested_apis) < 11
     channel.is_cut = False
     await trio.sleep(21)
     assert 8 in node.metadata.image.controllers
@@ -76,4 +76,4 @@ async def test_registration_requires_metadata_version_and_inactive_controller(
     await nursery.start(ControllerRegistration(Follower(node.metadata), channel).run)
     await nursery.start(ControllerRegistration(active, channel).run)
     await trio.sleep(60)
-    assert channel.asked == []
+    assert channel.requested_apis == []

@@ -61,7 +61,7 @@ async def test_concurrent_proposals_share_a_request(
     for index in range(3):
         leader.propose(index, 1, 2)
     await trio.sleep(1)
-    assert leader.channel.asked == ["AlterPartition"]
+    assert leader.channel.requested_apis == ["AlterPartition"]
     assert [leader.isr(index) for index in range(3)] == [(1, 2)] * 3
     assert leader.responses == {n: [CommittedIsr(frozenset({1, 2}), 0, 1)] for n in range(3)}
 
@@ -75,7 +75,7 @@ async def test_many_proposals_are_split_into_requests(
     for index in range(many):
         leader.propose(index, 1, 2)
     await trio.sleep(1)
-    assert leader.channel.asked == ["AlterPartition"] * 3
+    assert leader.channel.requested_apis == ["AlterPartition"] * 3
     assert leader.responses == {n: [CommittedIsr(frozenset({1, 2}), 0, 1)] for n in range(many)}
 
 
@@ -115,7 +115,7 @@ async def test_failed_request_is_retried_with_newest_proposals(
     await trio.sleep(31)
     assert leader.responses[0] == [CommittedIsr(frozenset({1, 2}), 0, 1)]
     assert leader.responses[1] == [CommittedIsr(frozenset({1, 3}), 0, 1)]
-    assert leader.channel.asked == ["AlterPartition"] * 2
+    assert leader.channel.requested_apis == ["AlterPartition"] * 2
 
 
 async def test_stale_broker_epoch_is_retried(
@@ -130,7 +130,7 @@ async def test_stale_broker_epoch_is_retried(
     leader.propose(0, 1, 2)
     await trio.sleep(1)
     assert leader.responses[0] == []
-    assert 10 < len(leader.channel.asked) < 30, "with a pause after each"
+    assert 10 < len(leader.channel.requested_apis) < 30, "with a pause after each"
     assert len(caplog.records) == 1, "logged once"
     leader.epoch = now
     await trio.sleep(1)
@@ -151,4 +151,4 @@ async def test_rejected_proposal_that_is_repeated_does_not_spin(
 
     leader.manager.propose(leader.topic_id, 0, action, again)
     await trio.sleep(1)
-    assert 10 < len(leader.channel.asked) < 30
+    assert 10 < len(leader.channel.requested_apis) < 30
