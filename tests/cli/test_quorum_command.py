@@ -159,7 +159,7 @@ async def test_quorum_request_follows_active_controller() -> None:
     assert (voter.last_fetch_ms, voter.last_caught_up_ms) == (5, 6)
     assert [str(each) for each in voter.listeners] == ["CONTROLLER://h:9"]
     assert (observer.directory_id, state.lag(observer)) == (UUID(int=0), 1)
-    (first, _) = leader.asked(ADD_RAFT_VOTER)
+    (first, _) = leader.requests_of(ADD_RAFT_VOTER)
     assert (first.body.voter_id, first.body.voter_directory_id) == (4, UUID(int=4))
     assert [(each.name, each.host, each.port) for each in first.body.listeners] == [
         ("CONTROLLER", "::1", 1)

@@ -77,7 +77,7 @@ async def test_fetch_by_topic_id(versions: Mapping[Api, tuple[int, int]]) -> Non
         reader = BatchReader(cluster, T0, topic_id=OLD)
         for _ in range(2):
             assert (await reader.fetch(3, max_wait_s=0.0)).end_offset == 7
-        (asked, _) = found.asked(FETCH)
+        (asked, _) = found.requests_of(FETCH)
     if versions:
         assert (asked.version, asked.body.topics[0].topic) == (12, "t")
     else:
@@ -121,4 +121,4 @@ async def test_throttled_fetch_is_retried(topic_id: UUID | None) -> None:
         begun = trio.current_time()
         assert (await reader.fetch(3, max_wait_s=0.0)).end_offset == 7
         assert trio.current_time() - begun >= 0.1
-        assert len(found.asked(FETCH)) == 4
+        assert len(found.requests_of(FETCH)) == 4

@@ -51,7 +51,7 @@ async def test_newest_common_version_is_used() -> None:
         assert connection.version_of(METADATA) == 9
         assert connection.version_of(METADATA, at_most=4) == 4
         await connection.request(METADATA, {"topics": None})
-        assert [asked.version for asked in broker.asked(METADATA)] == [9]
+        assert [asked.version for asked in broker.requests_of(METADATA)] == [9]
         assert {asked.client_id for asked in broker.requests} == {"odradek"}
 
 

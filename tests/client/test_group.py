@@ -89,17 +89,17 @@ async def test_member_keeps_membership_while_coordinator_moves() -> None:
     def script(asked: ReceivedRequest) -> Any:
         if asked.api is not HEARTBEAT:
             return None
-        is_first = len(broker.asked(HEARTBEAT)) == 1
+        is_first = len(broker.requests_of(HEARTBEAT)) == 1
         return {"error_code": ErrorCode.not_coordinator if is_first else ErrorCode.none}
 
     async with scripted_broker(script, kind=Coordinator, topics={"t": 1, "u": 1}) as broker:
         async with open_cluster(TcpNetwork(), [broker.address]) as cluster:
             member = GroupConsumer(cluster, "g", ["t", "u"], options=GroupOptions(heartbeat_s=0.01))
             with trio.fail_after(10):
-                while len(broker.asked(HEARTBEAT)) < 3:
+                while len(broker.requests_of(HEARTBEAT)) < 3:
                     await member.poll(0.01)
-        assert len(broker.asked(JOIN_GROUP)) == 1
-        assert len(broker.asked(FIND_COORDINATOR)) == 2
+        assert len(broker.requests_of(JOIN_GROUP)) == 1
+        assert len(broker.requests_of(FIND_COORDINATOR)) == 2
 
 
 async def test_group_leader_assigns_topic_after_creation() -> None:
@@ -107,7 +107,7 @@ async def test_group_leader_assigns_topic_after_creation() -> None:
         if asked.api is not METADATA or len(asked.body.topics or ()) != 2:
             return None
         response = broker.metadata(asked)
-        if len(broker.asked(JOIN_GROUP)) == 1:
+        if len(broker.requests_of(JOIN_GROUP)) == 1:
             response["topics"][1] |= {
                 "error_code": ErrorCode.leader_not_available,
                 "partitions": [],
@@ -119,7 +119,7 @@ async def test_group_leader_assigns_topic_after_creation() -> None:
             member = GroupConsumer(cluster, "g", ["t", "u"])
             with trio.fail_after(10):
                 await member.poll(0)
-        (sync,) = broker.asked(SYNC_GROUP)
+        (sync,) = broker.requests_of(SYNC_GROUP)
         (assigned,) = sync.body.assignments
         found = read_assignment(bytes(assigned.assignment))
         assert found == [TopicPartition("t", 0), TopicPartition("u", 0)]
@@ -131,7 +131,7 @@ async def test_failed_rejoin_commits_no_old_assignment() -> None:
     def script(asked: ReceivedRequest) -> Any:
         if asked.api is HEARTBEAT:
             return {"error_code": ErrorCode.rebalance_in_progress}
-        if asked.api is SYNC_GROUP and len(broker.asked(SYNC_GROUP)) > 1:
+        if asked.api is SYNC_GROUP and len(broker.requests_of(SYNC_GROUP)) > 1:
             return SILENCE
         return with_one_partition(asked)
 
@@ -143,12 +143,12 @@ async def test_failed_rejoin_commits_no_old_assignment() -> None:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(member.poll, 0.02)
                 with trio.fail_after(10):
-                    while len(broker.asked(SYNC_GROUP)) < 2:
+                    while len(broker.requests_of(SYNC_GROUP)) < 2:
                         await trio.sleep(0.01)
                 nursery.cancel_scope.cancel()
-            before_joining = len(broker.asked(OFFSET_COMMIT))
+            before_joining = len(broker.requests_of(OFFSET_COMMIT))
             await member.commit()
-            assert len(broker.asked(OFFSET_COMMIT)) == before_joining == 1
+            assert len(broker.requests_of(OFFSET_COMMIT)) == before_joining == 1
             assert member.assigned == []
 
 
@@ -177,12 +177,14 @@ async def test_group_leader_assigns_added_partitions() -> None:
             with trio.fail_after(10):
                 for _ in range(3):
                     await member.poll(0)
-                assert len(broker.asked(JOIN_GROUP)) == 1
+                assert len(broker.requests_of(JOIN_GROUP)) == 1
                 broker.topics["t"] = 2
                 for _ in range(3):
                     await member.poll(0)
-        assert len(broker.asked(JOIN_GROUP)) == len(broker.asked(OFFSET_COMMIT)) + 1 == 2
-        (assigned,) = broker.asked(SYNC_GROUP)[1].body.assignments
+        assert (
+            len(broker.requests_of(JOIN_GROUP)) == len(broker.requests_of(OFFSET_COMMIT)) + 1 == 2
+        )
+        (assigned,) = broker.requests_of(SYNC_GROUP)[1].body.assignments
         assert read_assignment(bytes(assigned.assignment)) == [
             TopicPartition("t", 0),
             TopicPartition("t", 1),
@@ -200,7 +202,7 @@ async def test_group_leader_assigns_nothing_of_missing_topics() -> None:
             member = GroupConsumer(cluster, "g", ["t"])
             with trio.fail_after(10):
                 assert await member.poll(0) == []
-        (assigned,) = broker.asked(SYNC_GROUP)[0].body.assignments
+        (assigned,) = broker.requests_of(SYNC_GROUP)[0].body.assignments
         assert read_assignment(bytes(assigned.assignment)) == []
 
 

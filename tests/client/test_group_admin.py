@@ -23,7 +23,7 @@ async def test_list_groups_retries_while_loading(first: Any) -> None:
     def script(asked: ReceivedRequest) -> Any:
         if asked.api is not LIST_GROUPS:
             return None
-        if len(broker.asked(LIST_GROUPS)) == 1:
+        if len(broker.requests_of(LIST_GROUPS)) == 1:
             return first if first is HANG_UP else {"error_code": first, "groups": []}
         row = {
             "group_id": "g",
@@ -49,7 +49,7 @@ async def test_delete_offsets_retries_while_loading() -> None:
             return {"coordinators": [key]}
         if asked.api is not OFFSET_DELETE:
             return None
-        if len(broker.asked(OFFSET_DELETE)) == 1:
+        if len(broker.requests_of(OFFSET_DELETE)) == 1:
             return {"error_code": ErrorCode.coordinator_load_in_progress, "topics": []}
         rows = [{"partition_index": 0, "error_code": 0}]
         return {"error_code": 0, "topics": [{"name": "t", "partitions": rows}]}
@@ -60,4 +60,4 @@ async def test_delete_offsets_retries_while_loading() -> None:
     ):
         with trio.fail_after(10):
             await delete_offsets(cluster, "g", [TopicPartition("t", 0)])
-    assert len(broker.asked(OFFSET_DELETE)) == 2
+    assert len(broker.requests_of(OFFSET_DELETE)) == 2

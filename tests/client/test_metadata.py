@@ -137,7 +137,7 @@ async def test_unresponsive_connection_is_avoided(monkeypatch: pytest.MonkeyPatc
         await cluster.any_node()
         asked = await cluster.connect(hanging.address)
         nursery.start_soon(asked.request, FIND_COORDINATOR, {"key": "g", "key_type": 0})
-        while not hanging.asked(FIND_COORDINATOR):
+        while not hanging.requests_of(FIND_COORDINATOR):
             await trio.sleep(0.01)
         with trio.fail_after(5):
             for _ in range(3):

@@ -170,7 +170,7 @@ async def test_rejected_batch_is_retried_with_backoff() -> None:
             await producer.send("t", b"x", partition=0)
         refused = len(log.sent) - len(log.appended)
         assert 0 < refused <= (trio.current_time() - began) / BACKOFF_S + 1
-        assert len(broker.asked(METADATA)) <= 2 * refused + 1
+        assert len(broker.requests_of(METADATA)) <= 2 * refused + 1
 
 
 async def test_failed_batch_resets_producer_id() -> None:
@@ -233,7 +233,7 @@ async def test_leaderless_partition_delays_no_other() -> None:
         with trio.fail_after(2):
             for _ in range(100):
                 await producer.send("t", b"x", partition=0)
-        assert len(broker.asked(METADATA)) < 20
+        assert len(broker.requests_of(METADATA)) < 20
 
 
 async def test_non_retriable_error_fails_at_once() -> None:
@@ -269,8 +269,8 @@ async def test_non_idempotent_producer_has_no_producer_id() -> None:
     log = Log()
     async with producing(log, ProducerOptions(idempotent=False, acks=1)) as (broker, producer):
         await producer.send("t", b"x")
-        assert broker.asked(INIT_PRODUCER_ID) == []
-        assert broker.asked(PRODUCE)[0].body.acks == 1
+        assert broker.requests_of(INIT_PRODUCER_ID) == []
+        assert broker.requests_of(PRODUCE)[0].body.acks == 1
     assert log.sent[0][:2] == (-1, -1)
 
 
@@ -362,7 +362,7 @@ def test_unresponsive_leader_fails_after_delivery_timeout() -> None:
         with pytest.raises(TimedOut, match="did not respond to Produce"):
             await producer.send("t", b"x")
         failed_at.append(trio.current_time())
-        (asked,) = broker.asked(PRODUCE)
+        (asked,) = broker.requests_of(PRODUCE)
         assert asked.body.timeout.total_seconds() <= 10
 
     broker = ScriptedBroker(script, topics={"t": 1})
@@ -389,7 +389,7 @@ async def test_unresponsive_leader_delays_no_other_leader() -> None:
     ):
         broker.script = script
         await producer.enqueue("t", b"held up", partition=1)
-        while not silent.asked(PRODUCE):
+        while not silent.requests_of(PRODUCE):
             await trio.sleep(0.01)
         with trio.fail_after(10):
             for n in range(3):
@@ -443,7 +443,7 @@ async def test_closing_producer_fails_unacknowledged_records() -> None:
     async with producing(log) as (broker, producer):
         broker.script = script
         sent = await producer.enqueue("t", b"under way")
-        while not broker.asked(PRODUCE):
+        while not broker.requests_of(PRODUCE):
             await trio.sleep(0.01)
         queued = await producer.enqueue("t", b"queued")
     for delivery in (sent, queued):

@@ -133,7 +133,7 @@ async def test_poll_starts_at_the_position() -> None:
         ]
         assert reader.positions == {T0: 4}
         assert reader.remaining(T0) == 0
-        asked = broker.asked(FETCH)[0].body.topics[0].partitions[0]
+        asked = broker.requests_of(FETCH)[0].body.topics[0].partitions[0]
         assert asked.fetch_offset == 1
 
 
@@ -179,7 +179,8 @@ async def test_former_leader_rejects_fetch_with_epoch(
             while not await fetch():
                 pass
         epochs = [
-            asked.body.topics[0].partitions[0].current_leader_epoch for asked in broker.asked(FETCH)
+            asked.body.topics[0].partitions[0].current_leader_epoch
+            for asked in broker.requests_of(FETCH)
         ]
         assert epochs == [0, 4]
 
@@ -291,7 +292,7 @@ async def test_aborted_transactions(isolation: IsolationLevel, values: list[byte
         reader.assign({T0: 0})
         assert [r.value for r in await reader.poll()] == values
         assert reader.positions == {T0: 7}  # the position is after the control batches
-        assert broker.asked(FETCH)[0].body.isolation_level == isolation
+        assert broker.requests_of(FETCH)[0].body.isolation_level == isolation
 
 
 async def test_poll_retries_transient_error() -> None:
@@ -304,7 +305,7 @@ async def test_poll_retries_transient_error() -> None:
         while not records:
             records = await reader.poll(0)
         assert [r.value for r in records] == [b"x"]
-        assert len(broker.asked(METADATA)) == 3  # asked again after each failure
+        assert len(broker.requests_of(METADATA)) == 3  # asked again after each failure
 
 
 async def test_poll_raises_lasting_error() -> None:
@@ -330,7 +331,7 @@ async def test_poll_after_lasting_error_finds_new_leader() -> None:
         for _ in range(2):
             with pytest.raises(KafkaError, match="fenced leader epoch"):
                 await reader.poll(0)
-        assert len(broker.asked(METADATA)) == 3
+        assert len(broker.requests_of(METADATA)) == 3
 
 
 async def test_fetch_out_of_range_is_raised_at_once() -> None:
@@ -489,7 +490,7 @@ async def test_cancelled_poll_loses_no_records() -> None:
         with trio.move_on_after(60) as scope:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(reader.poll)
-                while not (first.asked(FETCH) and second.asked(FETCH)):
+                while not (first.requests_of(FETCH) and second.requests_of(FETCH)):
                     await trio.sleep(0.01)
                 scope.cancel()
         assert reader.positions[T0] == 0
@@ -529,7 +530,7 @@ async def test_records_move_from_unresponsive_leader_to_new_leader() -> None:
         reader.assign({T0: 0, there: 0})
         for _ in range(5):
             assert [record.partition for record in await reader.poll(10)] == [0]
-        assert len(second.asked(FETCH)) == 1
+        assert len(second.requests_of(FETCH)) == 1
         moved[0] = True
         while not reader.positions[there]:
             await reader.poll(0)

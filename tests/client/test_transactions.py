@@ -211,5 +211,7 @@ async def test_moved_coordinator_is_looked_up_again() -> None:
         producer = TransactionalProducer(cluster, "id", retry_timeout_s=3)
         await producer.begin()
         assert await producer.send("t", {0: encoded(b"a")}) == set()
-        assert len(broker.asked(apis.ADD_PARTITIONS_TO_TXN)) == 3
-        assert len(broker.asked(apis.FIND_COORDINATOR)) == 3, "kept while it responds, else not"
+        assert len(broker.requests_of(apis.ADD_PARTITIONS_TO_TXN)) == 3
+        assert len(broker.requests_of(apis.FIND_COORDINATOR)) == 3, (
+            "kept while it responds, else not"
+        )

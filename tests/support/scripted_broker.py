@@ -55,7 +55,7 @@ class ScriptedBroker:
     connections: int = 0
     address: Address = field(default=Address("", 0))
 
-    def asked(self, api: Api) -> list[ReceivedRequest]:
+    def requests_of(self, api: Api) -> list[ReceivedRequest]:
         """The requests of one API so far."""
         return [request for request in self.requests if request.api is api]
 
@@ -67,35 +67,35 @@ class ScriptedBroker:
                 data = memoryview(await receive(connection, size))
                 header = read_request_header(data)
                 api = header.api
-                asked = ReceivedRequest(
+                request = ReceivedRequest(
                     api,
                     header.api_version,
                     self._read(api, header.api_version, data, header.body),
                     header.client_id,
                     header.correlation_id,
                 )
-                self.requests.append(asked)
-                response = self.script(asked)
+                self.requests.append(request)
+                response = self.script(request)
                 if response is None:
-                    response = self._usual(asked)
+                    response = self._usual(request)
                 if response is HANG_UP:
                     return
                 if response is SILENCE:
                     continue
-                await self.respond(connection, asked, response)
+                await self.respond(connection, request, response)
         except ConnectionLost:
             pass
         finally:
             connection.abort()
 
     @staticmethod
-    async def respond(connection: Connection, asked: ReceivedRequest, response: Any) -> None:
+    async def respond(connection: Connection, request: ReceivedRequest, response: Any) -> None:
         if isinstance(response, bytes):
             await connection.send([response])
             return
-        version = response.pop("version", asked.version)
-        body = messages.write_response(asked.api.key, version, response)
-        header = response_header(asked.api, asked.version, asked.correlation_id)
+        version = response.pop("version", request.version)
+        body = messages.write_response(request.api.key, version, response)
+        header = response_header(request.api, request.version, request.correlation_id)
         await connection.send([frame_head(header, [body])[0], body])
 
     def _read(self, api: Api, version: int, data: memoryview, start: int) -> Any:
@@ -103,12 +103,12 @@ class ScriptedBroker:
             return None
         return messages.read_request(api.key, version, data, start)
 
-    def _usual(self, asked: ReceivedRequest) -> Any:
-        if asked.api is API_VERSIONS:
+    def _usual(self, request: ReceivedRequest) -> Any:
+        if request.api is API_VERSIONS:
             return self.api_versions()
-        if asked.api is METADATA:
-            return self.metadata(asked)
-        raise AssertionError(f"the test has no response to {asked.api.name}")
+        if request.api is METADATA:
+            return self.metadata(request)
+        raise AssertionError(f"the test has no response to {request.api.name}")
 
     def api_versions(self) -> dict[str, Any]:
         rows = {
@@ -123,8 +123,8 @@ class ScriptedBroker:
             ]
         }
 
-    def metadata(self, asked: ReceivedRequest) -> dict[str, Any]:
-        wanted = asked.body.topics
+    def metadata(self, request: ReceivedRequest) -> dict[str, Any]:
+        wanted = request.body.topics
         names = self.topics if wanted is None else [topic.name for topic in wanted]
         rows = [self._topic(name) for name in names]
         me = {"node_id": 1, "host": self.address.host, "port": self.address.port, "rack": None}

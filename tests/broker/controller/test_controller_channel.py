@@ -114,7 +114,7 @@ async def test_requests_are_concurrent() -> None:
     ):
         quorum.led_by(broker)
         nursery.start_soon(ask, channel)
-        while not broker.asked(ALLOCATE_PRODUCER_IDS):
+        while not broker.requests_of(ALLOCATE_PRODUCER_IDS):
             await trio.lowlevel.checkpoint()
         assert await ask(channel) == 2
         assert broker.connections == 2
@@ -130,7 +130,7 @@ async def test_failed_request_is_retried(first: Any) -> None:
     ):
         quorum.led_by(broker)
         assert await ask(channel) == 3
-        assert len(broker.asked(ALLOCATE_PRODUCER_IDS)) == 2
+        assert len(broker.requests_of(ALLOCATE_PRODUCER_IDS)) == 2
 
 
 async def test_request_to_hanging_controller_moves_to_new_leader() -> None:
@@ -144,7 +144,7 @@ async def test_request_to_hanging_controller_moves_to_new_leader() -> None:
         quorum.led_by(old)
 
         async def elect() -> None:
-            while not old.asked(ALLOCATE_PRODUCER_IDS):
+            while not old.requests_of(ALLOCATE_PRODUCER_IDS):
                 await trio.lowlevel.checkpoint()
             quorum.led_by(new)
 

@@ -31,7 +31,7 @@ async def test_callers_share_one_connection() -> None:
             for _ in range(5):
                 nursery.start_soon(list_groups, world)
         assert broker.connections == 1
-        assert len(broker.asked(LIST_GROUPS)) == 5
+        assert len(broker.requests_of(LIST_GROUPS)) == 5
         assert {each.client_id for each in broker.requests} == {"test"}
 
 
@@ -149,4 +149,4 @@ async def test_older_broker_is_unsupported() -> None:
         with pytest.raises(Unsupported, match="up to version 3 only"):
             await world.peers.request(2, LIST_GROUPS, {}, timeout_s=5, at_least=4)
         await world.peers.request(2, LIST_GROUPS, {}, timeout_s=5, at_least=3)
-        assert [each.version for each in broker.asked(LIST_GROUPS)] == [3]
+        assert [each.version for each in broker.requests_of(LIST_GROUPS)] == [3]

@@ -96,7 +96,7 @@ async def test_remote_coordinator_gets_request() -> None:
             T1: ErrorCode.transaction_abortable,
         }
         assert it.local.asked == []
-        (asked,) = it.broker.asked(ADD_PARTITIONS_TO_TXN)
+        (asked,) = it.broker.requests_of(ADD_PARTITIONS_TO_TXN)
         (sent,) = asked.body.transactions
         assert asked.version == 5
         assert (sent.transactional_id, sent.producer_id, sent.producer_epoch) == (OTHERS, 7, 1)
@@ -137,7 +137,7 @@ async def test_error_of_whole_request_applies_to_all_partitions(
 async def test_broker_without_verification_returns_no_errors() -> None:
     async with stage(versions={ADD_PARTITIONS_TO_TXN: (0, 3)}) as it:
         assert await it.ask(OTHERS, verify_only=True) == {T0: NONE}
-        assert it.broker.asked(ADD_PARTITIONS_TO_TXN) == []
+        assert it.broker.requests_of(ADD_PARTITIONS_TO_TXN) == []
 
 
 async def test_partition_missing_in_response_is_unknown_server_error() -> None:
@@ -153,7 +153,7 @@ async def test_transactions_are_batched_but_not_twice_the_same() -> None:
                 nursery.start_soon(it.ask, an_id_of(1, number))
         sent = [
             sorted(each.transactional_id for each in request.body.transactions)
-            for request in it.broker.asked(ADD_PARTITIONS_TO_TXN)
+            for request in it.broker.requests_of(ADD_PARTITIONS_TO_TXN)
         ]
         assert sum(map(len, sent)) == 5
         assert 2 <= len(sent) <= 3

@@ -71,6 +71,6 @@ async def test_verification_does_not_wait_for_markers() -> None:
                 "id", 7, 1, (T,), verify_only=True
             )
         assert response == {T: ErrorCode.none}
-        asked = {each.client_id for each in other.asked(WRITE_TXN_MARKERS)}
-        assert asked.isdisjoint(each.client_id for each in other.asked(ADD_PARTITIONS_TO_TXN))
+        asked = {each.client_id for each in other.requests_of(WRITE_TXN_MARKERS)}
+        assert asked.isdisjoint(each.client_id for each in other.requests_of(ADD_PARTITIONS_TO_TXN))
         nursery.cancel_scope.cancel()

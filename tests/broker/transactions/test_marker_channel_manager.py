@@ -111,7 +111,7 @@ async def test_markers_are_sent_to_each_leader() -> None:
             NEVER: MarkerResult.GONE,
         }
         assert writer.written == [marker(MINE)]
-        (asked,) = broker.asked(WRITE_TXN_MARKERS)
+        (asked,) = broker.requests_of(WRITE_TXN_MARKERS)
         (sent,) = asked.body.markers
         assert asked.version == 2
         assert (sent.producer_id, sent.producer_epoch, sent.coordinator_epoch) == (1000, 1, 3)
@@ -147,7 +147,7 @@ async def test_request_to_hanging_leader_ends_when_it_is_fenced() -> None:
         with trio.fail_after(4):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(send)
-                while not broker.asked(WRITE_TXN_MARKERS):
+                while not broker.requests_of(WRITE_TXN_MARKERS):
                     await trio.lowlevel.checkpoint()
                 world.knows(a_broker(2, broker.address, fenced=True))
         assert results == {OTHERS: MarkerResult.RETRY}
@@ -158,7 +158,7 @@ async def test_markers_during_a_request_are_batched() -> None:
         async with trio.open_nursery() as nursery:
             for producer_id in range(20):
                 nursery.start_soon(sender.send, marker(OTHERS, producer_id=producer_id))
-        requests = [len(each.body.markers) for each in broker.asked(WRITE_TXN_MARKERS)]
+        requests = [len(each.body.markers) for each in broker.requests_of(WRITE_TXN_MARKERS)]
         assert sum(requests) == 20
         assert len(requests) <= 2
 

@@ -80,7 +80,7 @@ async def test_connection_is_reused_for_the_next_request() -> None:
             assert response == VoteResponse(granted=True, epoch=7)
         assert node.connections == 1
         assert {asked.client_id for asked in node.requests} == {"raft-client-1"}
-        assert [asked.version for asked in node.asked(VOTE)] == [2, 2, 2]
+        assert [asked.version for asked in node.requests_of(VOTE)] == [2, 2, 2]
 
 
 async def test_cancelled_request_closes_its_connection() -> None:
@@ -92,7 +92,7 @@ async def test_cancelled_request_closes_its_connection() -> None:
     async with scripted_broker(script, versions=CONTROLLERS) as node, channel() as way:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(way.send_request, 2, endpoints_of(node), FETCH_REQUEST)
-            while not node.asked(FETCH):
+            while not node.requests_of(FETCH):
                 await trio.lowlevel.checkpoint()
             nursery.cancel_scope.cancel()
         assert await way.send_request(2, endpoints_of(node), VOTE_REQUEST) == VoteResponse(
@@ -108,7 +108,7 @@ async def test_concurrent_requests_use_separate_connections() -> None:
     async with scripted_broker(script, versions=CONTROLLERS) as node, channel() as way:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(way.send_request, 2, endpoints_of(node), FETCH_REQUEST)
-            while not node.asked(FETCH):
+            while not node.requests_of(FETCH):
                 await trio.lowlevel.checkpoint()
             await way.send_request(2, endpoints_of(node), VOTE_REQUEST)
             nursery.cancel_scope.cancel()
@@ -122,7 +122,7 @@ async def test_bootstrap_servers_are_used_in_turn() -> None:
     ):
         for _ in range(4):
             await way.send_request(BOOTSTRAP_SERVER, (), VOTE_REQUEST)
-        assert (len(one.asked(VOTE)), len(two.asked(VOTE))) == (2, 2)
+        assert (len(one.requests_of(VOTE)), len(two.requests_of(VOTE))) == (2, 2)
 
 
 async def test_request_without_known_endpoint_fails() -> None:
@@ -245,8 +245,8 @@ async def test_fetched_records_are_unchanged() -> None:
 
     async with scripted_broker(script) as node, channel() as way:
         assert await way.send_request(2, endpoints_of(node), FETCH_REQUEST) == fetched
-        (asked,) = node.asked(FETCH)
+        (asked,) = node.requests_of(FETCH)
         assert FETCH_FORM.read_request is not None
         assert FETCH_FORM.read_request(asked.body) == FETCH_REQUEST
-        assert node.asked(API_VERSIONS)
+        assert node.requests_of(API_VERSIONS)
         assert node.address == Address("127.0.0.1", node.address.port)
