@@ -3,7 +3,11 @@
 All else is in pyproject.toml.
 """
 
+import shutil
+
 from setuptools import Extension, find_packages, setup
+
+shutil.rmtree("build", ignore_errors=True)  # modules that were renamed since would be installed too
 
 LAYERS = [
     "seams",

@@ -223,7 +223,9 @@ def _show_added(subparsers: Subparsers) -> None:
 
 
 def _complain(message: str) -> None:
-    sys.stderr.write(f"odradek: {message}\n")
+    from odradek.protocol.codec.primitives import cut_error_message
+
+    sys.stderr.write(f"odradek: {cut_error_message(message)}\n")
 
 
 def _open_streams() -> None:

@@ -48,6 +48,8 @@ log = logging.getLogger("odradek.network")
 REQUESTS_PER_STEP = 64
 BYTES_PER_STEP = 1024 * 1024
 SECONDS_PER_STEP = 0.002
+HANG_UP_CHECK_SECONDS = 1.0
+"""Interval of checks whether a client has disconnected while its request waits for memory."""
 UNSENT_BYTES_MAX = 256 * 1024
 JOINED_BYTES_MAX = 4096
 """Up to this size a body is copied behind its header, and responses are joined: fewer buffers to send."""
@@ -74,8 +76,10 @@ class ClientConnection:
         self._find_route = find_controller_route if endpoint.of_controller else find_route
         self._memory = services.receive_memory
         self._buffer = ReceiveBuffer(
-            services.config.get_int("socket.request.max.bytes"), self._memory
+            services.config.get_int("socket.request.max.bytes"), is_limited=self._memory.is_limited
         )
+        self._reserved_bytes = 0
+        """Bytes that this connection has reserved of the memory of all connections."""
         self._rest: Awaitable[object] | None = None
         """Awaitable that the task awaits before the next request, for a response that must wait."""
         self._needs_no_task = False
@@ -115,7 +119,7 @@ class ClientConnection:
             await self._send_held_back()
         finally:
             self._drop_unsent()
-            self._buffer.close()
+            self._release_memory()
             await self._connection.aclose()
 
     async def _send_held_back(self) -> None:
@@ -134,18 +138,35 @@ class ClientConnection:
             if not self.end_turn():
                 await self.flush()
                 self.waiting_since = self._clock.monotonic()
-            if self._memory.is_exhausted:
-                await self._wait_for_memory()
+            if self._memory.is_limited:
+                await self._reserve_memory()
             if self._needs_no_task:
                 await self._selector.receive(self._connection, self)
             else:
                 self.take(await self._connection.receive_into(self._buffer.free_space()))
 
-    async def _wait_for_memory(self) -> None:
-        """Wait until the buffer may grow, if it must; release its memory if it is empty."""
-        self._buffer.give_back()
-        if self._buffer.must_grow:
-            await self._memory.wait_until_free()
+    async def _reserve_memory(self) -> None:
+        """Reserve the size of a large request, of which only a part is received, and release that of an earlier
+        one."""
+        size_bytes = self._buffer.large_frame_bytes
+        if size_bytes == self._reserved_bytes:
+            return
+        self._release_memory()
+        self._buffer.shrink()
+        if not size_bytes:
+            return
+        while self._memory.is_exhausted:
+            with trio.move_on_after(HANG_UP_CHECK_SECONDS):
+                await self._memory.wait_for_release()
+            if self._connection.is_hung_up:
+                raise ConnectionLost("disconnected while its request waited for memory")
+        self._memory.reserve(size_bytes)
+        self._reserved_bytes = size_bytes
+
+    def _release_memory(self) -> None:
+        if self._reserved_bytes:
+            self._memory.release(self._reserved_bytes)
+            self._reserved_bytes = 0
 
     # Called by the selector, and by the task of this connection
 
@@ -172,7 +193,9 @@ class ClientConnection:
         """Send held-back responses; False if the task must continue."""
         self._completable_fetches.respond()
         self.waiting_since = self._clock.monotonic()
-        return (not self._unsent or self._send_at_once()) and not self._memory.is_exhausted
+        if self._memory.is_limited and self._buffer.large_frame_bytes != self._reserved_bytes:
+            return False
+        return not self._unsent or self._send_at_once()
 
     def _respond_received(self) -> Awaitable[object] | None:
         """Handle the received requests, up to one that must wait or the end of the turn. Returns the awaitable

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from struct import Struct
 
-from odradek.broker.network.receive_memory import ReceiveMemory
 from odradek.protocol.errors import InvalidFrame
 from odradek.seams.memory import SpareMemory
 
@@ -31,11 +30,11 @@ _SIZE = Struct(">i")
 
 
 class ReceiveBuffer:
-    def __init__(self, frame_bytes_max: int, memory: ReceiveMemory) -> None:
+    def __init__(self, frame_bytes_max: int, *, is_limited: bool = False) -> None:
+        """`is_limited` is whether the memory of all connections is limited. Then the buffer grows for large frames
+        only."""
         self._frame_bytes_max = frame_bytes_max
-        self._memory = memory
-        self._counted_bytes = 0
-        """Bytes that this buffer has added to the memory of all connections."""
+        self._busy_bytes = FIRST_BYTES if is_limited else BUSY_BYTES
         self._allocate(FIRST_BYTES)
         self._start = 0
         self._end = 0
@@ -48,12 +47,6 @@ class ReceiveBuffer:
         else:
             self._grown = None
             self._view = memoryview(bytearray(size))
-        self._count(size if size > FIRST_BYTES else 0)
-
-    def _count(self, size_bytes: int) -> None:
-        if size_bytes != self._counted_bytes:
-            self._memory.change(size_bytes - self._counted_bytes)
-            self._counted_bytes = size_bytes
 
     def next_frame(self) -> memoryview | None:
         """Next complete frame without its size prefix; None until more bytes are received.
@@ -92,27 +85,31 @@ class ReceiveBuffer:
         if held == 0:
             if self._size > KEPT_BYTES:
                 self._allocate(BUSY_BYTES)
-            elif self._end == self._size < BUSY_BYTES:
+            elif self._end == self._size < self._busy_bytes:
                 self._allocate(min(2 * self._size, BUSY_BYTES))
             self._start = self._end = 0
             return self._view
-        wanted = self._wanted_size(held)
+        wanted = SIZE_PREFIX + (self._frame_size() if held >= SIZE_PREFIX else 0)
+        wanted = min(wanted, max(self._size, GROWTH * held))
+        if self._end == self._size:
+            wanted = max(wanted, min(2 * self._size, self._busy_bytes))
         if wanted > self._size or self._start + wanted > self._size:
             self._move_to_front(held, wanted)
         return self._view[self._end :]
 
-    def _wanted_size(self, held: int) -> int:
-        wanted = SIZE_PREFIX + (self._frame_size() if held >= SIZE_PREFIX else 0)
-        wanted = min(wanted, max(self._size, GROWTH * held))
-        if self._end == self._size:
-            wanted = max(wanted, min(2 * self._size, BUSY_BYTES))
-        return wanted
-
     @property
-    def must_grow(self) -> bool:
-        """Whether `free_space` will allocate memory for the rest of a frame."""
-        held = self._end - self._start
-        return held > 0 and self._wanted_size(held) > self._size
+    def large_frame_bytes(self) -> int:
+        """Size of the incomplete frame with its prefix, if it does not fit in the first buffer; otherwise 0."""
+        if self._end - self._start < SIZE_PREFIX:
+            return 0
+        size = SIZE_PREFIX + self._frame_size()
+        return size if size > FIRST_BYTES else 0
+
+    def shrink(self) -> None:
+        """Replace the buffer by one of the first size, if it is empty."""
+        if self._grown is not None and not self.holds_bytes:
+            self._allocate(FIRST_BYTES)
+            self._start = self._end = 0
 
     def _move_to_front(self, held: int, wanted: int) -> None:
         old, first = self._view, self._start
@@ -130,14 +127,7 @@ class ReceiveBuffer:
         """Release the memory unless it has a part of a frame. The last `free_space()` stays valid."""
         if self._grown is not None and not self.holds_bytes:
             self._grown.give_back()
-            self._count(0)
-
-    def close(self) -> None:
-        """Stop counting the memory."""
-        self._count(0)
 
     def received(self, count: int) -> None:
         """Add `count` bytes that were received into the last `free_space()`."""
         self._end += count
-        if self._grown is not None:
-            self._count(self._size)  # it may have been given back

@@ -1,8 +1,9 @@
-"""Memory of requests that are being received, limited by `queued.max.request.bytes` (KIP-72).
+"""Memory of large requests that are received or handled, limited by `queued.max.request.bytes` (KIP-72).
 
-A connection whose buffer must grow waits while the memory of all connections is at the limit. Unlike in Kafka,
-requests that fit in the first buffer of a connection are always received. Small requests are therefore served
-while incomplete large requests hold all memory.
+A connection reserves the whole size of a request of more than 16 KiB before it reads the rest of it, and releases it
+after the request. A reservation waits only while the total is at the limit, so the total exceeds the limit by at most
+one request, and every request with a reservation can be completed. Smaller requests need no reservation, unlike in
+Kafka: they are served while incomplete large ones hold all memory.
 """
 
 from __future__ import annotations
@@ -11,25 +12,28 @@ import trio
 
 
 class ReceiveMemory:
-    """Total size in bytes of the receive buffers beyond their first size."""
+    """Total of the reservations in bytes."""
 
     def __init__(self, limit_bytes: int) -> None:
         """`limit_bytes` is the limit; 0 or less is no limit."""
+        self.is_limited = limit_bytes > 0
         self._limit_bytes = limit_bytes
         self._freed = trio.Event()
-        self.used_bytes = 0
-        self.is_exhausted = False
+        self.reserved_bytes = 0
 
-    def change(self, delta_bytes: int) -> None:
-        """Add the growth of a buffer, or a negative number for released memory."""
-        self.used_bytes += delta_bytes
-        was_exhausted = self.is_exhausted
-        self.is_exhausted = 0 < self._limit_bytes <= self.used_bytes
-        if was_exhausted and not self.is_exhausted:
-            self._freed.set()
-            self._freed = trio.Event()
+    @property
+    def is_exhausted(self) -> bool:
+        return self.is_limited and self.reserved_bytes >= self._limit_bytes
 
-    async def wait_until_free(self) -> None:
-        """Wait until the total is below the limit."""
-        while self.is_exhausted:
-            await self._freed.wait()
+    def reserve(self, size_bytes: int) -> None:
+        """Add a reservation; the caller has waited until the memory is not exhausted."""
+        self.reserved_bytes += size_bytes
+
+    def release(self, size_bytes: int) -> None:
+        self.reserved_bytes -= size_bytes
+        self._freed.set()
+        self._freed = trio.Event()
+
+    async def wait_for_release(self) -> None:
+        """Wait until a reservation is released."""
+        await self._freed.wait()

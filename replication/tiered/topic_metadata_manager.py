@@ -331,7 +331,7 @@ class TopicBasedRemoteLogMetadataManager(RemotePartitionMetadataStore):
                 METADATA_TOPIC,
                 index,
                 offset,
-                error,
+                error.message,
             )
             return
         if self._subscriptions.is_for(event.partition, lane, index, offset):
@@ -353,7 +353,7 @@ class TopicBasedRemoteLogMetadataManager(RemotePartitionMetadataStore):
                 METADATA_TOPIC,
                 index,
                 offset,
-                error,
+                error.message,
             )
             if index in self._publishing:
                 self._rejected_records[index, offset] = error

@@ -53,7 +53,8 @@ def decode(value: Buffer) -> RemoteEvent:
     except serde.UnknownRecord as error:
         raise UnknownRemoteRecord(error.message) from None
     except (KafkaError, ValueError) as error:
-        raise CorruptRemoteData(f"invalid record in {METADATA_TOPIC}: {error}") from None
+        reason = error.message if isinstance(error, KafkaError) else error
+        raise CorruptRemoteData(f"invalid record in {METADATA_TOPIC}: {reason}") from None
 
 
 def to_record(event: RemoteEvent) -> Any:

@@ -16,7 +16,6 @@ from odradek.broker.network.receive_buffer import (
     KEPT_BYTES,
     ReceiveBuffer,
 )
-from odradek.broker.network.receive_memory import ReceiveMemory
 from odradek.protocol.errors import InvalidFrame
 
 
@@ -45,7 +44,7 @@ def feed(buffer: ReceiveBuffer, data: bytes) -> list[bytes]:
 )
 def test_frames_survive_any_fragmentation(payloads: list[bytes], cuts: list[int]) -> None:
     stream = b"".join(map(framed, payloads))
-    buffer = ReceiveBuffer(100_000, ReceiveMemory(-1))
+    buffer = ReceiveBuffer(100_000)
     frames, position, turn = [], 0, 0
     while position < len(stream):
         cut = cuts[turn % len(cuts)]
@@ -55,7 +54,7 @@ def test_frames_survive_any_fragmentation(payloads: list[bytes], cuts: list[int]
 
 
 def test_buffer_grows_with_received_bytes_only() -> None:
-    buffer = ReceiveBuffer(100_000_000, ReceiveMemory(-1))
+    buffer = ReceiveBuffer(100_000_000)
     feed(buffer, (50_000_000).to_bytes(4, "big"))
     assert len(buffer.free_space()) <= FIRST_BYTES
     feed(buffer, bytes(1_000_000))
@@ -63,7 +62,7 @@ def test_buffer_grows_with_received_bytes_only() -> None:
 
 
 def test_grown_buffer_receives_next_large_frame_at_once() -> None:
-    buffer = ReceiveBuffer(10_000_000, ReceiveMemory(-1))
+    buffer = ReceiveBuffer(10_000_000)
     feed(buffer, framed(bytes(3_000_000)))
     assert len(buffer.free_space()) >= 3_000_004
 
@@ -77,7 +76,7 @@ def resident_bytes() -> int:
     "frames", [[bytes(2 * BUSY_BYTES)], [bytes(100)] * 20_000], ids=["a large one", "many"]
 )
 def test_memory_of_taken_frames_is_released_on_request(frames: list[bytes]) -> None:
-    buffers = [ReceiveBuffer(10 * BUSY_BYTES, ReceiveMemory(-1)) for _ in range(32)]
+    buffers = [ReceiveBuffer(10 * BUSY_BYTES) for _ in range(32)]
     stream = b"".join(map(framed, frames))
     before = resident_bytes()
     for buffer in buffers:
@@ -94,7 +93,7 @@ def test_memory_of_taken_frames_is_released_on_request(frames: list[bytes]) -> N
 
 
 def test_memory_of_incomplete_frame_is_not_released() -> None:
-    buffer = ReceiveBuffer(10 * BUSY_BYTES, ReceiveMemory(-1))
+    buffer = ReceiveBuffer(10 * BUSY_BYTES)
     large = framed(bytes(range(256)) * 10_000)
     assert feed(buffer, large[:-1]) == []
     buffer.give_back()
@@ -102,14 +101,14 @@ def test_memory_of_incomplete_frame_is_not_released() -> None:
 
 
 def test_memory_of_huge_frame_is_released() -> None:
-    buffer = ReceiveBuffer(2 * KEPT_BYTES, ReceiveMemory(-1))
+    buffer = ReceiveBuffer(2 * KEPT_BYTES)
     feed(buffer, framed(bytes(2 * KEPT_BYTES)))
     assert len(buffer.free_space()) <= BUSY_BYTES
 
 
 @pytest.mark.parametrize("size", [-1, 101, 0x47455420])  # the last is "GET "
 def test_invalid_size_is_rejected_before_allocation(size: int) -> None:
-    buffer = ReceiveBuffer(100, ReceiveMemory(-1))
+    buffer = ReceiveBuffer(100)
     with pytest.raises(InvalidFrame, match="limit is 100"):
         feed(buffer, size.to_bytes(4, "big", signed=True) + b"/")
 
@@ -119,11 +118,11 @@ def test_invalid_size_is_rejected_before_allocation(size: int) -> None:
 )
 def test_other_protocol_is_named_in_the_error(start: bytes, name: str) -> None:
     with pytest.raises(InvalidFrame, match=f"the client uses {name}"):
-        feed(ReceiveBuffer(100, ReceiveMemory(-1)), start)
+        feed(ReceiveBuffer(100), start)
 
 
 def test_oversized_frame_is_rejected_when_complete() -> None:
-    buffer = ReceiveBuffer(100, ReceiveMemory(-1))
+    buffer = ReceiveBuffer(100)
     assert feed(buffer, framed(bytes(100))) == [bytes(100)]
     with pytest.raises(InvalidFrame, match="limit is 100"):
         feed(buffer, framed(bytes(101)))

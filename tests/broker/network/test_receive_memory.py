@@ -5,41 +5,37 @@ from __future__ import annotations
 import socket
 import struct
 import time
+from concurrent.futures import ThreadPoolExecutor
 
-from odradek.broker.network.receive_buffer import FIRST_BYTES, ReceiveBuffer
+from odradek.broker.network.receive_buffer import ReceiveBuffer
 from odradek.broker.network.receive_memory import ReceiveMemory
 from odradek.protocol import apis
 from odradek.testing import Broker
-from tests.support.raw_requests import connect, request_frame
+from tests.support.produce_requests import produce_frame
+from tests.support.raw_requests import connect, read_correlation_ids, request_frame
+from tests.support.waiting import wait_until
 
 MIB = 1 << 20
 FRAME_BYTES = 4 * MIB
 
 
-def receive(buffer: ReceiveBuffer, data: bytes) -> None:
-    while data:
-        space = buffer.free_space()
-        piece, data = data[: len(space)], data[len(space) :]
-        space[: len(piece)] = piece
-        buffer.received(len(piece))
+def test_size_of_a_large_incomplete_frame_is_known_from_its_prefix() -> None:
+    buffer = ReceiveBuffer(FRAME_BYTES, is_limited=True)
+    buffer.free_space()[:4] = FRAME_BYTES.to_bytes(4, "big")
+    buffer.received(3)
+    assert buffer.large_frame_bytes == 0
+    buffer.received(1)
+    assert buffer.large_frame_bytes == FRAME_BYTES + 4
 
 
-def test_buffer_counts_its_memory_until_it_is_given_back() -> None:
+def test_memory_is_exhausted_at_the_limit_until_a_release() -> None:
     memory = ReceiveMemory(MIB)
-    buffer = ReceiveBuffer(FRAME_BYTES, memory)
-    assert memory.used_bytes == 0
-    receive(buffer, (FRAME_BYTES // 2).to_bytes(4, "big") + bytes(FIRST_BYTES))
-    assert buffer.must_grow
-    receive(buffer, bytes(FRAME_BYTES // 2 - FIRST_BYTES))
-    assert memory.used_bytes >= FRAME_BYTES // 2
+    memory.reserve(MIB - 1)
+    assert not memory.is_exhausted
+    memory.reserve(MIB)  # the total may exceed the limit by one request
     assert memory.is_exhausted
-    assert buffer.next_frame() is not None
-    buffer.give_back()
-    assert (memory.used_bytes, memory.is_exhausted) == (0, False)
-    receive(buffer, (10).to_bytes(4, "big") + bytes(10))
-    assert memory.used_bytes >= FRAME_BYTES // 2  # its memory is in use again
-    buffer.close()
-    assert memory.used_bytes == 0
+    memory.release(MIB)
+    assert not memory.is_exhausted
 
 
 def metadata(number: int) -> bytes:
@@ -85,3 +81,39 @@ def test_incomplete_requests_at_the_memory_limit_wait_and_small_ones_do_not() ->
             rest = rest[sent_bytes(last, rest) :]
         assert not rest  # the memory of the closed connections is free
         last.close()
+
+
+def test_competing_large_requests_are_all_handled() -> None:
+    configs = {"queued.max.request.bytes": "2000000", "socket.request.max.bytes": "2000000"}
+    with Broker(topics={"t": 1}, configs=configs) as broker:
+
+        def produce(number: int) -> None:
+            with connect(broker) as sock:
+                sock.settimeout(30)
+                for request in range(3):
+                    sock.sendall(produce_frame(request, size=900_000))
+                    assert read_correlation_ids(sock, 1) == [request]
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(produce, range(8)))
+        assert broker.node.services.receive_memory.reserved_bytes == 0
+
+
+def test_memory_of_a_disconnected_client_is_released() -> None:
+    configs = {
+        "queued.max.request.bytes": str(FRAME_BYTES),
+        "socket.request.max.bytes": str(FRAME_BYTES),
+    }
+    with Broker(topics={"t": 1}, configs=configs) as broker:
+        memory = broker.node.services.receive_memory
+        stuck = [connect(broker) for _ in range(3)]
+        for each in stuck:
+            each.sendall(FRAME_BYTES.to_bytes(4, "big") + bytes(100_000))
+        wait_until(lambda: memory.is_exhausted)
+        for each in stuck:
+            each.close()
+        wait_until(lambda: memory.reserved_bytes == 0)
+        with connect(broker) as sock:
+            sock.settimeout(30)
+            sock.sendall(produce_frame(1, size=900_000))
+            assert read_correlation_ids(sock, 1) == [1]
