@@ -159,8 +159,8 @@ def check_produced(
         _check_rest(batch, records)
     if size > config.max_message_bytes:
         raise _too_large(size, config)
-    if from_client:  # before the CRC, which the worker thread computes if the batch is for it
-        (LOOP_BUDGET if at_once else FINAL_BUDGET).check(batch)
+    if at_once and from_client:
+        LOOP_BUDGET.check(batch)  # before the CRC, which a worker thread computes otherwise
     batch.check()
     if from_client:
         batch = _check_client_batch(batch, config, now_ms, at_once)
@@ -215,6 +215,8 @@ def _check_client_batch(batch: Batch, config: LogConfig, now_ms: int, at_once: b
     """Check a client's batch and its records; compress them again if necessary, and correct the largest
     timestamp."""
     _check_client_header(batch)
+    if not at_once:
+        FINAL_BUDGET.check(batch)
     attributes = batch.attributes
     body = (
         _decompressed(batch, at_once) if attributes & COMPRESSION_MASK else batch.view[HEADER_SIZE:]
@@ -295,6 +297,8 @@ def _check_client_header(batch: Batch) -> None:
         raise InvalidRecord(
             f"inconsistent last offset delta {batch.last_offset_delta} and count of records {count}"
         )
+    if count > batch.size and not batch.attributes & COMPRESSION_MASK:
+        raise InvalidRecord(f"{count} records cannot be in {batch.size} bytes")
     if batch.attributes & CONTROL_MASK:
         raise InvalidRecord("clients are not allowed to write control records")
     if batch.producer_id >= 0 and batch.base_sequence < 0:
