@@ -77,8 +77,6 @@ _NOT_CHOSEN = -1
 async def fetch(request: FetchRequest, ctx: RequestContext) -> FetchResponse | None:
     """Fetch: read all partitions of the session, and wait up to `max_wait_ms` for `min_bytes`."""
     uses_topic_ids = ctx.api_version >= TOPIC_ID_VERSION
-    if request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
-        return _all_failed(request, uses_topic_ids, ErrorCode.unknown_server_error)  # as in Kafka
     try:
         fetch_context = ctx.services.fetch_sessions.new_context(
             request.session_id,
@@ -91,6 +89,11 @@ async def fetch(request: FetchRequest, ctx: RequestContext) -> FetchResponse | N
         )
     except KafkaError as error:
         return FetchResponse(error.code, 0, ())
+    if request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED) and any(
+        ctx.services.partitions.find(each.topic, each.topic_id, each.index)
+        for each in fetch_context.wanted
+    ):  # Kafka reads the isolation level only if there is a partition to read
+        return _all_failed(request, uses_topic_ids, ErrorCode.unknown_server_error)
     params = _fetch_params(request, ctx)
     unchanged = _skip_unchanged(fetch_context, request, ctx) if params.is_follower else None
     found = await read_partitions(fetch_context.wanted, ctx, params)

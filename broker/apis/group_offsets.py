@@ -46,7 +46,8 @@ Values = dict[str, Any]
 async def offset_commit(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     """OffsetCommit: commit the offsets of existing partitions; others get an error each."""
     may_commit = may_group(ctx, request.group_id)
-    topics: list[Values] = []
+    topics: dict[object, Values] = {}
+    """Response of each topic by name or id: two entries for a topic have one response, as in Kafka."""
     offsets: list[OffsetToCommit] = []
     responses: list[Values] = []
     """One result for each of `offsets`, whose error is set after the commit."""
@@ -58,10 +59,13 @@ async def offset_commit(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
             name := field(topic, "name") if found is None else found.name
         ) is not None and not may_topic(ctx, name):
             found, unknown = None, TopicDenied.code
-        partitions: list[Values] = []
+        if found is not None and not topic.partitions:
+            continue  # as in Kafka
+        of_topic = _topic_values(topic, [])
+        of_topic = topics.setdefault(of_topic["topic_id"] or of_topic["name"], of_topic)
         for each in topic.partitions:
             response = {"partition_index": each.partition_index, "error_code": unknown}
-            partitions.append(response)
+            of_topic["partitions"].append(response)
             if found is None:
                 continue
             if each.partition_index not in found.partitions:
@@ -69,13 +73,11 @@ async def offset_commit(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
                 continue
             offsets.append(to_commit(found, each))
             responses.append(response)
-        if partitions:  # as in Kafka, whose response has the results by partition
-            topics.append(_topic_values(topic, partitions))
     if offsets:
         errors = await _commit(request, tuple(offsets), ctx)
         for response, error in zip(responses, errors, strict=True):
             response["error_code"] = error
-    return {"topics": topics}
+    return {"topics": list(topics.values())}
 
 
 def _find_topic(topic: Any, ctx: RequestContext) -> tuple[TopicImage | None, ErrorCode]:

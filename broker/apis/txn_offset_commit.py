@@ -33,7 +33,8 @@ async def txn_offset_commit(request: Any, ctx: RequestContext) -> Mapping[str, A
     """TxnOffsetCommit: commit the offsets of existing partitions; others get an error each."""
     image = ctx.services.metadata.image
     denied = _denied(request, ctx)
-    topics: list[Values] = []
+    topics: dict[str, Values] = {}
+    """Response of each topic: two entries for a topic have one response, as in Kafka."""
     offsets: list[OffsetToCommit] = []
     responses: list[Values] = []
     """One result for each of `offsets`, whose error is set after the commit."""
@@ -42,10 +43,12 @@ async def txn_offset_commit(request: Any, ctx: RequestContext) -> Mapping[str, A
         refused = denied
         if refused is None and not may_topic(ctx, topic.name):
             refused = TopicDenied.code
-        partitions: list[Values] = []
+        if refused is None and found is not None and not topic.partitions:
+            continue  # as in Kafka
+        of_topic = topics.setdefault(topic.name, {"name": topic.name, "partitions": []})
         for each in topic.partitions:
             response = {"partition_index": each.partition_index, "error_code": NO_ERROR}
-            partitions.append(response)
+            of_topic["partitions"].append(response)
             if refused is not None:
                 response["error_code"] = refused
                 continue
@@ -54,13 +57,11 @@ async def txn_offset_commit(request: Any, ctx: RequestContext) -> Mapping[str, A
                 continue
             offsets.append(to_commit(found, each))
             responses.append(response)
-        if partitions:  # as in Kafka, whose response has the results by partition
-            topics.append({"name": topic.name, "partitions": partitions})
     if offsets:
         errors = await _commit(request, tuple(offsets), ctx)
         for response, error in zip(responses, errors, strict=True):
             response["error_code"] = _as_version(error, ctx.api_version)
-    return {"topics": topics}
+    return {"topics": list(topics.values())}
 
 
 def _denied(request: Any, ctx: RequestContext) -> ErrorCode | None:

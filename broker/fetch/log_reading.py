@@ -320,7 +320,9 @@ async def _read_partition(
             )
             wanted.resolved_topic = partition.topic
         params.check_role(partition, wanted.current_leader_epoch)
-        if wanted.max_bytes < 0 or params.max_bytes < 0:
+        if (wanted.max_bytes < 0 or params.max_bytes < 0) and (
+            partition.log.log_start_offset <= wanted.offset <= partition.log.end_offset
+        ):
             raise KafkaError(ErrorCode.unknown_server_error, "Invalid max length")  # as in Kafka
         if params.is_follower:
             return await _read_for_follower(partition, wanted, ctx, params, size_bytes, again=again)
