@@ -88,7 +88,7 @@ class ClientConnection:
         self._step_requests = self._step_bytes = 0
         """Requests and bytes handled in this turn; a wait does not end the turn."""
         self._step_ends: float | None = None
-        """Monotonic seconds when the turn ends; None while there is at most one received request."""
+        """Monotonic seconds when the turn ends: 0 after its first request, None before it."""
         self._unsent: list[Buffer | FileSlice] = []
         self._unsent_bytes = 0
         self.waiting_since: float | None = services.seams.clock.monotonic()
@@ -202,13 +202,15 @@ class ClientConnection:
         to continue with, or None."""
         while self._step_requests < REQUESTS_PER_STEP and self._step_bytes < BYTES_PER_STEP:
             ends = self._step_ends
-            if ends is not None and self._clock.monotonic() >= ends:
+            if ends and self._clock.monotonic() >= ends:
                 break
             frame_view = self._buffer.next_frame()
             if frame_view is None:
                 self._step_ends = None
                 return None
-            if ends is None and self._buffer.holds_bytes:
+            if ends is None:
+                self._step_ends = 0.0
+            elif not ends:
                 self._step_ends = self._clock.monotonic() + SECONDS_PER_STEP
             frame_bytes = len(frame_view)
             self._step_requests += 1
