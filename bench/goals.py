@@ -191,16 +191,16 @@ CLUSTER_GOALS = (
 """Goals for three brokers."""
 
 TIERED_GOALS = (
-    Goal("acks=all: p99 with tiering / without", "tiering-acks-all", "on_times", 1.2),
+    Goal("acks=all: p99 with tiering, divided by p99 without", "tiering-acks-all", "on_times", 1.2),
     Goal(
-        "the same during reads of old segments / without either",
+        "acks=all: p99 with tiering and reads of old segments, divided by p99 with neither",
         "tiering-acks-all",
         "reading_times",
         1.5,
     ),
-    Goal("acks=1: p99 with tiering / without", "tiering-acks-1", "on_times", 1.2),
+    Goal("acks=1: p99 with tiering, divided by p99 without", "tiering-acks-1", "on_times", 1.2),
     Goal(
-        "the same during reads of old segments / without either",
+        "acks=1: p99 with tiering and reads of old segments, divided by p99 with neither",
         "tiering-acks-1",
         "reading_times",
         1.5,
@@ -238,8 +238,8 @@ TABLE_GOALS = (
     ),
     Goal("one hour of thirty days", "table-hour-1k", "seconds", TimesKafka(1 / 30)),
     Goal("export to Parquet", "table-export-1k", "mb_per_s", TimesKafka(2), better="higher"),
-    Goal("memory, later / earlier, 100 bytes", "table-memory-100b", "growth", 1.1),
-    Goal("memory, later / earlier, 1 KiB", "table-memory-1k", "growth", 1.1),
+    Goal("growth of memory during the run, 100 bytes", "table-memory-100b", "growth", 1.1),
+    Goal("growth of memory during the run, 1 KiB", "table-memory-1k", "growth", 1.1),
     Goal("the decoder alone, 100 bytes", "table-decode-100b", "gb_per_s", 1, better="higher"),
     Goal("the decoder alone, 1 KiB in lz4", "table-decode-1k", "gb_per_s", 1, better="higher"),
 )

@@ -33,7 +33,7 @@ broker. Every sample is in [{file}](../bench/results/{file}).
 """
 
 READING_TABLES = """\
-- A rate is the number of decompressed bytes of keys and values per second, measured by the application. They include planning and
+- A rate is the number of decompressed bytes of keys and values per second, measured by the application. Rates include planning and
   exclude the start of Java and Spark. `cpu_s` is the CPU time of all processes of the application (the driver's
   Python, its JVM, the workers). `broker_cpu_s` is the CPU time of the broker, which had copied its segments to the
   object store before the run.
@@ -43,8 +43,8 @@ READING_TABLES = """\
   source, and `maxLateness=0`, which states that records are ordered by time, so it does not read records after the
   hour. The connector has no such options and applies the filter to all records.
 - "All columns" writes to Spark's sink that discards rows.
-- This project's source requires Spark 4.2 or later. The connector runs on 4.0.0, the last release whose dependencies
-  are all available. A part of the difference may come from Spark.
+- This project's source requires Spark 4.2 or later. The connector runs on 4.0.0, the last release of Spark 4 whose
+  dependencies were all available where this was measured. A part of the difference may come from Spark.
 - Batches have 16 KiB, as with Java's producer. Every result is compared with what was written. Before each run,
   memory is warm and the logs to be read are in the page cache. The brokers, the object store and Spark share the
   machine. With one core, Spark runs one task at a time, and this project's decoder is a second process.
@@ -56,7 +56,7 @@ three JVMs. Every sample is in [{file}](../bench/results/{file}).
 """
 
 TIERED = """\
-Three brokers and one controller. The measurement shows how much tiered storage delays producers, which is a question of KIP-405.
+Three brokers and one controller. The measurement shows how much tiered storage delays producers.
 The object store is a directory. Apache Kafka uses LocalTieredStorage, which does not sync its files to the disk; this
 broker does. Every sample is in [{file}](../bench/results/{file}).
 """

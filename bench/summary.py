@@ -138,8 +138,11 @@ def _about(workload: str, peer: str, measured: Measured) -> Iterator[str]:
     tried = {each.round for each in measured.samples if each.round > 0}
     disturbed = len(tried - {each.round for each in measured.counted})
     if disturbed:
-        why = "other processes used the machine in each of their runs"
-        yield f"{where}: {disturbed} of {len(tried)} rounds do not count: {why}"
+        why = "other processes used the machine in each run of that round"
+        verb = "does" if disturbed == 1 else "do"
+        if disturbed > 1:
+            why = "other processes used the machine in each run of those rounds"
+        yield f"{where}: {disturbed} of {len(tried)} rounds {verb} not count: {why}"
     bound = [each for each in measured.counted if each.client_bound]
     if bound:
         why = f" ({'; '.join(bound[0].notes)})" if bound[0].notes else ""

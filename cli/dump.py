@@ -20,7 +20,8 @@ HELP = "print and verify the files of a broker, offline"
 DESCRIPTION = """\
 Print the files of an Odradek or Apache Kafka broker: segments, indexes, producer snapshots, checkpoints,
 metadata snapshots, cached remote log metadata, and meta.properties and the other small files of a log
-directory. No file is changed. The broker may be running; then the last batch of a segment may be truncated.
+directory. No file is changed. The broker may be running; then the last batch of a segment may be incomplete
+in the output.
 
 Directories are searched recursively. Records of __consumer_offsets, __transaction_state,
 __cluster_metadata and __remote_log_metadata are decoded, based on the topic in the directory's name.

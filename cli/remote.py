@@ -55,7 +55,7 @@ examples:
   odradek remote verify --url /var/lib/tiered --quick     # only existence and sizes
   odradek remote gc --config server.properties            # list garbage
   odradek remote gc --config server.properties --execute
-  odradek remote summarize --url s3://bucket/prefix       # for a store of an older release
+  odradek remote summarize --url s3://bucket/prefix       # for segments that an older release copied
   odradek remote give-up --config server.properties --execute   # the store is lost
 
 exit status: 0 for success, 1 if the command failed or found problems, 2 for wrong usage

@@ -32,7 +32,8 @@ examples:
   odradek storage info -c server.properties
   odradek storage version-mapping -r 4.0
 
-A node without process.roles in its config formats its log directories at its first start.
+A node without process.roles in its config, or with both roles and no other controller, formats its log
+directories at its first start.
 """
 
 

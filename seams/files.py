@@ -104,7 +104,7 @@ class File(Protocol):
 
         Maps are shared and kept in a bounded LRU, so hold the view for one synchronous call only: while it is held, the
         map cannot be dropped. Later writes of `write_at` and `append_v` are visible in it. Do not read bytes that were
-        never written: a hole on a full disk is a SIGBUS.
+        never written: a hole on a full disk may be a SIGBUS.
         """
         ...
 

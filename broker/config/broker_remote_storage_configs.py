@@ -48,8 +48,8 @@ REMOTE: Rows = (
         doc="The maximum size in bytes of the indexes that were fetched from the remote tier and are cached "
             "on the local disk."),
     row("remote.log.index.file.cache.total.size.mb", LONG, None, LOW, internal=True, effect=True,
-        doc="The name of `remote.log.index.file.cache.total.size.bytes` in KIP-405, in MiB. Used only if "
-            "the other is not set."),
+        doc="KIP-405's name for `remote.log.index.file.cache.total.size.bytes`; the value is in MiB. "
+            "Ignored if that config is set."),
     row("remote.log.index.file.cache.ttl.ms", LONG, "900000", LOW, at_least(-1), internal=True, effect=True,
         doc="The time in ms without use after which an index is evicted from the cache. -1 disables it. For "
             "tests."),

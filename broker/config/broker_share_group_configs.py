@@ -63,9 +63,9 @@ SHARE_AND_STREAMS_GROUPS: Rows = (
     row("group.share.partition.max.record.locks", INT, "2000", MEDIUM, between(100, 10000),
         doc="The maximum number of in-flight records of a partition in a share group."),
     row("group.share.max.partition.max.record.locks", INT, "4000", MEDIUM, between(2000, 10000),
-        doc="The highest limit of in-flight records of a partition that a share group may be given."),
+        doc="The maximum value of the group config that limits a partition's in-flight records."),
     row("group.share.min.partition.max.record.locks", INT, "100", MEDIUM, between(100, 2000),
-        doc="The lowest limit of in-flight records of a partition that a share group may be given."),
+        doc="The minimum value of the group config that limits a partition's in-flight records."),
     row("share.fetch.purgatory.purge.interval.requests", INT, "1000", MEDIUM,
         doc="The number of requests after which completed requests are removed from the ShareFetch "
             "purgatory."),

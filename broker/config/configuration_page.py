@@ -105,8 +105,9 @@ def _lines() -> Iterator[str]:
     yield "\n```properties"
     yield from (f"{name}={text}" for name, text in STANDALONE.items())
     yield "```\n"
-    yield "Its node id is 1, and it has no controller listener. Without `--config`, the following defaults apply,"
-    yield "because Kafka's defaults require several brokers. Options of the command line override them:"
+    yield "Its node id is 1, and it has no controller listener. Without `--config`, the following defaults apply. The"
+    yield "replication factors and `min.isr` are 1 because Kafka's defaults require several brokers; the other defaults are"
+    yield "for tests on one machine. Options of the command line override them:"
     yield "\n```properties"
     yield from (f"{name}={text}" for name, text in TEST_NODE.items())
     yield "```\n"

@@ -5,7 +5,7 @@ of them (`log_config`).
 
 Differences from Kafka: a node without `process.roles` is a broker and the only controller of its quorum
 (STANDALONE), with node id 1 unless set. Without a file the defaults are those of one node for tests
-(TEST_NODE), because Kafka's defaults require three brokers.
+(TEST_NODE): Kafka's default replication factors require three brokers.
 """
 
 from __future__ import annotations

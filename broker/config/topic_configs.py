@@ -142,7 +142,7 @@ TOPIC_ROWS: Rows = (
         doc="The replicas whose replication is throttled on the follower, as a comma-separated list of "
             "partition:broker pairs, or `*` for all replicas of the topic."),
     row("remote.storage.enable", BOOLEAN, "false", MEDIUM, scope=Scope.TOPIC, effect=True,
-        doc="Whether tiered storage is enabled for the topic: closed segments are copied to the remote "
+        doc="Whether tiered storage is enabled for the topic: inactive segments are copied to the remote "
             "tier. It requires `remote.log.storage.system.enable` on the brokers and a `cleanup.policy` "
             "without `compact`."),
     row("local.retention.ms", LONG, "-2", MEDIUM, at_least(-2),

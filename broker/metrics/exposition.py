@@ -1,4 +1,4 @@
-"""Metrics in Prometheus' text format 0.0.4, named as by Kafka's JMX exporter with its default rules.
+"""Metrics in Prometheus' text format 0.0.4, named as by the JMX exporter with its example rules for Kafka.
 
 | MBean | name |
 |---|---|

@@ -62,7 +62,7 @@ class IndexBuilder:
             self._add_time()
 
     def seal(self) -> None:
-        """Add the last entry of a sealed segment's time index."""
+        """Add the last entry of an inactive segment's time index."""
         self._add_time()
 
     def _add_time(self) -> None:
@@ -74,7 +74,7 @@ class IndexBuilder:
 
 
 def build(file: File, size: int, base_offset: int, interval_bytes: int) -> IndexBuilder:
-    """Entries of a sealed segment with this data. If a batch is corrupt, the index ends there; reads
+    """Entries of an inactive segment with this data. If a batch is corrupt, the index ends there; reads
     past it report the corruption. Raises OSError."""
     builder = IndexBuilder(base_offset, interval_bytes)
     try:

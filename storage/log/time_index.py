@@ -32,7 +32,7 @@ class TimeIndex(IndexFile):
         self.last = (NO_TIMESTAMP, base_offset)
 
     def load(self, segment_bytes: int) -> None:
-        """Open a trimmed index and check it: a sealed segment that is not empty has an entry.
+        """Open a trimmed index and check it: an inactive segment that is not empty has an entry.
 
         An index of zeros counts as one that was never written. Raises CorruptIndex, FileNotFoundError.
         """

@@ -12,7 +12,7 @@ current replica apply to the future replica (J-12):
 | was truncated within a segment     | keeps the rest (`SegmentCopy.source_truncated`), rebuilds the indexes  |
 | has another segment at that offset | copies that segment from the start                                     |
 
-A sealed segment is completed with its indexes and synced before the next one is started. Within a segment,
+An inactive segment is completed with its indexes and synced before the next one is started. Within a segment,
 `advance` starts writeback after every `PIECE_BYTES` and waits for the piece before it, so at most two pieces are
 waiting to be written. A move therefore does not accumulate dirty pages, and does not fill the disk's queue, which
 would delay the syncs of other logs.

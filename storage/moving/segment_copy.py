@@ -50,7 +50,7 @@ class SegmentCopy(SegmentHandles):
         self.end_offset = source.base_offset
         """End offset of the copied part."""
         self.is_finished = False
-        """A sealed segment is copied with its indexes, and durable."""
+        """An inactive segment is copied with its indexes, and durable."""
         self._files = files
         self._truncations = 0
         self._lock = threading.Lock()
@@ -242,7 +242,7 @@ class SegmentCopy(SegmentHandles):
         return is_whole and self.synced_offset == self.end_offset
 
     def finish(self) -> None:
-        """Complete the copy of a sealed segment: indexes, sync, close. Raises OSError."""
+        """Complete the copy of an inactive segment: indexes, sync, close. Raises OSError."""
         with self._lock:
             truncations = self._truncations
         self.follow_indexes()
@@ -253,7 +253,7 @@ class SegmentCopy(SegmentHandles):
             self.is_finished = truncations == self._truncations
 
     def trim(self) -> None:
-        """Release the preallocated space of the indexes of a sealed segment. Raises OSError."""
+        """Release the preallocated space of the indexes of an inactive segment. Raises OSError."""
         for index in (self._offset_index, self._time_index):
             if index is not None:
                 index.trim()

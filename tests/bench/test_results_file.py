@@ -81,7 +81,7 @@ def test_skipped_rounds_are_reported() -> None:
     results = full_results()
     again = [Sample(n, {SPEED.name: 1.0}, SampleState.DISTURBED) for n in (3, 3, 4)]
     results.workloads[0].peers["odradek"].samples += again
-    why = "other processes used the machine in each of their runs"
+    why = "other processes used the machine in each run of those rounds"
     assert f"produce-1k on odradek: 2 of 4 rounds do not count: {why}" in remarks(results)
 
 

@@ -95,7 +95,7 @@ class History:
                             await look(self)
                     await self._heal()
                     await look(self)
-                    # Open transactions are aborted, closed segments are tiered
+                    # Open transactions are aborted, inactive segments are tiered
                     await trio.sleep(3.0)
                     await final_check(self)
 

@@ -54,7 +54,7 @@ class _UnavailableStore(MemoryRemoteStorage):
 
 
 async def lead_with_one_copy(world: TieredWorld) -> None:
-    """Lead a partition with three closed segments, of which the previous leader copied the first."""
+    """Lead a partition with three inactive segments, of which the previous leader copied the first."""
     world.follow(1)
     world.fill(3)
     await world.publish_copy(0, 2, broker=OTHER)

@@ -144,7 +144,7 @@ class TieredWorld:
     metrics: Metrics
 
     def fill(self, segments: int = 3) -> None:
-        """Append closed segments of three records each, and an active segment."""
+        """Append inactive segments of three records each, and an active segment."""
         for _ in range(3 * segments + 1):
             append(self.log, "x" * 20, now_ms=self.clock.wall_ms())
 

@@ -408,10 +408,12 @@ def table_as_markdown() -> str:
     names = " | ".join(state.value for state in PERSISTENT_STATES)
     lines = [f"| | {names} |", "|---|" + "---|" * len(PERSISTENT_STATES)]
     for event, event_kind in TRANSACTION_ACTIONS.items():
-        cells = (
+        cells = [
             "" if event_kind[state] is TransactionAction.NOTHING else event_kind[state].value
             for state in PERSISTENT_STATES
-        )
+        ]
+        if event is TransactionEvent.TIMEOUT:  # not a request: there is no response
+            cells = [cell.replace("return CONCURRENT_TRANSACTIONS; ", "") for cell in cells]
         lines.append(f"| **{event.value}** | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

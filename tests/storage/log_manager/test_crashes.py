@@ -230,7 +230,7 @@ async def test_empty_duplicate_log_is_removed_completely_despite_kills() -> None
 
 
 async def with_lost_segment_end() -> tuple[LogManagerWorld, list[int]]:
-    """A node that was killed; the end of a sealed segment is lost without an incomplete batch, so
+    """A node that was killed; the end of an inactive segment is lost without an incomplete batch, so
     that the next segment starts too late. Returns the remaining records."""
     world = LogManagerWorld(paths=(A,), configs={"t": replace(SMALL, cleanup_policy=("compact",))})
     manager = world.manager()

@@ -188,7 +188,7 @@ def test_docs_page_has_reconciliation_table() -> None:
     end = text.index("<!-- the end of the steps -->")
     table = [["", *(state.name for state in MemberState)], ["---"] * (len(MemberState) + 1)]
     for situation, row in RECONCILIATION_ACTIONS.items():
-        name = situation.name.lower().replace("_", " ")
+        name = situation.name.lower().replace("_subscription", ", subscription").replace("_", " ")
         table.append([f"**{name}**", *(row[state].value for state in MemberState)])
     wanted = "".join(f"| {' | '.join(row)} |\n" for row in table)
     if os.environ.get("ODRADEK_REWRITE"):
