@@ -67,8 +67,8 @@ class ClassicRebalance:
         """Whether a member joined or got its member id since the initial rebalance was last extended."""
         self.sync_deadline_ms: int | None = None
         self.heartbeat_delay_until_ms = 0
-        """Until this time after the initial rebalance began, the group delays Heartbeat responses,
-        so that they report the rebalance that the next member to join causes (`DELAYED_HEARTBEAT_MS`)."""
+        """`DELAYED_HEARTBEAT_MS` after the initial rebalance began. Until then a stable group delays Heartbeat
+        responses, so that they report the rebalance that the next member to join causes."""
         self.next_deadline_ms: int | None = None
         """Time of the next timeout check. Possibly earlier than the next deadline, never later."""
 

@@ -125,7 +125,7 @@ class Store:
 def copy_sealed(
     log: PartitionLog, store: Store, copies: int = 0
 ) -> Iterator[RemoteLogSegmentMetadata]:
-    """Copy the sealed segments below the last stable offset that are not copied yet. Ids follow `copies`."""
+    """Copy the inactive segments below the last stable offset that are not copied yet. Ids follow `copies`."""
     for sealed in list_candidate_segments(log):
         if sealed.base_offset <= log.highest_copied_offset:
             continue
@@ -224,7 +224,7 @@ class Tiers:
         self.log_world.append(data, epoch=epoch)
 
     def copy_and_expire(self) -> None:
-        """Copy all sealed segments below the last stable offset, and delete them from the disk."""
+        """Copy all inactive segments below the last stable offset, and delete them from the disk."""
         self.log.advance_high_watermark(self.log.end_offset)
         self.log_world.flush()
         for segment in copy_sealed(self.log, self.store, self.copies):

@@ -1,5 +1,5 @@
 """Names of the files that a process reads in a directory, from the kernel's notifications (inotify). Tests
-use it to see what a broker reads from remote storage, with either software.
+use it to see what a broker reads from remote storage, with Odradek or Apache Kafka.
 """
 
 from __future__ import annotations
