@@ -65,7 +65,7 @@ def test_column_named_like_an_added_one_is_refused(spark: SparkSession, tmp_path
 
 def test_value_with_fields_named_like_other_columns_is_refused(spark: SparkSession) -> None:
     frame = spark.createDataFrame([(7, b'{"Offset": 1}')], "offset long, value binary")
-    with pytest.raises(BadOption, match="already: Offset"):
+    with pytest.raises(BadOption, match="the table already has: Offset"):
         columns_of_good(ExportValues("json", "Offset int").of(frame))
 
 
