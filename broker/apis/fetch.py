@@ -90,8 +90,7 @@ async def fetch(request: FetchRequest, ctx: RequestContext) -> FetchResponse | N
     except KafkaError as error:
         return FetchResponse(error.code, 0, ())
     if request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED) and any(
-        ctx.services.partitions.find(each.topic, each.topic_id, each.index)
-        for each in fetch_context.wanted
+        _exists(each, ctx) for each in fetch_context.wanted
     ):  # Kafka reads the isolation level only if there is a partition to read
         return _all_failed(request, uses_topic_ids, ErrorCode.unknown_server_error)
     params = _fetch_params(request, ctx)
@@ -116,6 +115,15 @@ async def fetch(request: FetchRequest, ctx: RequestContext) -> FetchResponse | N
     if unchanged is not None:
         unchanged.settle(found)
     return _respond(fetch_context, found, ctx)
+
+
+def _exists(wanted: CachedPartition, ctx: RequestContext) -> bool:
+    image = ctx.services.metadata.image
+    if wanted.topic_id is not None:
+        topic = image.topics_by_id.get(wanted.topic_id)
+    else:
+        topic = image.topics_by_name.get(wanted.topic or "")
+    return topic is not None and wanted.index in topic.partitions
 
 
 def _all_failed(request: FetchRequest, uses_topic_ids: bool, code: ErrorCode) -> FetchResponse:
