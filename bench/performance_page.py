@@ -68,10 +68,9 @@ READING = """\
   with their clients. TLS and network latency are not measured.
 - Writes are not synced to the disk: as in Kafka, an acknowledged record is in the page cache, unless `flush.messages`
   is set. A run is shorter than the time after which the kernel writes most of the page cache back.
-- Latency during log recovery is not measured. Like Apache Kafka, this broker recovers all its logs before its
-  listeners serve requests, and a failed log directory is online again after a restart. `recovery-100mb` and
-  `recovery-1000mb` measure the time that a client waits: from the restart after `kill -9` until the first record is
-  acknowledged.
+- Latency during log recovery is not measured: like Apache Kafka, this broker recovers all logs before it serves
+  requests. `recovery-100mb` and `recovery-1000mb` measure the time that a client waits: from the restart after
+  `kill -9` until the first record is acknowledged.
 - A JVM is faster after hours than in these runs. With one broker, most workloads have {warm_ups} warm-up
   {warm_up_noun} and {rounds} rounds that count. Clusters are started for each run and serve the same load for some
   seconds before the measurement (`warm_up_s` in the results). Brokers that do not store records on disk (kfake in

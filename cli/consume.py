@@ -42,8 +42,8 @@ from odradek.protocol.topics import TopicPartition
 DESCRIPTION = """\
 Print the records of topics, one per line. Without -e or -c, wait for more records.
 
-With --group, the group assigns the partitions and the offsets of printed records are committed. The next
-run with the same group continues after them.
+With --group, the group assigns the partitions. The offsets of printed records are committed. The next run
+with the same group continues after them.
 """
 EPILOG = """\
 formats (-f):

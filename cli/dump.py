@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from odradek.cli.dump_output import DumpOutput, DumpRow, FileProblem
     from odradek.seams.files import Files, Path
 
-HELP = "print and verify the files of a broker, offline"
+HELP = "print and verify the files of a broker, without connecting to it"
 DESCRIPTION = """\
 Print the files of an Odradek or Apache Kafka broker: segments, indexes, producer snapshots, checkpoints,
 metadata snapshots, cached remote log metadata, and meta.properties and the other small files of a log

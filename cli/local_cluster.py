@@ -48,7 +48,7 @@ STATUS_S = 5.0
 
 DESCRIPTION = """\
 Run a cluster on this machine, with one process per node. SIGTERM, SIGINT (Ctrl-C) and SIGHUP shut the
-cluster down cleanly. Each log line of a node is printed after its node id.
+cluster down cleanly. The node id is printed before each log line.
 
 The brokers have the node ids 1, 2, …. By default, the first three brokers are also
 controllers. With --controllers N, N further nodes are controllers, and no broker is a controller. A node that exits stays down until `odradek cluster restart NODE`. The next run with

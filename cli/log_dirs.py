@@ -140,7 +140,7 @@ def _add_balance_parser(
 def _add_format_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     formatting = commands.add_parser(
         "format",
-        help="format a new disk as a log directory of a node",
+        help="format a new log directory (write its meta.properties)",
         description="Format a new log directory: write the node's meta.properties to it. Then add the directory to "
         "log.dirs and restart the broker. A broker formats its log directories only at its first start.",
     )

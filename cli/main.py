@@ -69,7 +69,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     ),
     "produce": ("odradek.cli.produce", "produce records from stdin"),
     "consume": ("odradek.cli.consume", "consume records to stdout"),
-    "dump": ("odradek.cli.dump", "print and verify the files of a broker, offline"),
+    "dump": (
+        "odradek.cli.dump",
+        "print and verify the files of a broker, without connecting to it",
+    ),
 }
 
 ADDED_COMMANDS = "odradek.commands"

@@ -113,9 +113,9 @@ def _add_give_up_parser(commands: argparse._SubParsersAction[argparse.ArgumentPa
         "recover from the permanent loss of the object store",
         _give_up,
         works_without_metadata=False,
-        more="First replace the object store with an empty directory or bucket. The log start offset of each "
-        "partition of a topic without any remote log segment in the object store becomes the local log start "
-        "offset. The brokers then copy the local segments to the new object store.",
+        more="First replace the object store with an empty directory or bucket. For each topic that "
+        "has no remote log segment in the object store, the log start offset of every partition becomes its "
+        "local log start offset. The brokers then copy the local segments to the new object store.",
     )
     given_up.add_argument(
         "--execute",

@@ -179,7 +179,7 @@ LOGS: Rows = (
     row("log.cleaner.backoff.ms", LONG, "15000", MEDIUM, at_least(0), CLUSTER_WIDE,
         effect=True,
         doc="The time in ms that a cleaner thread sleeps if there is no log to clean. Its worker process "
-            "ends before."),
+            "ends before the sleep."),
     row("log.cleaner.min.cleanable.ratio", DOUBLE, "0.5", MEDIUM, between(0, 1), CLUSTER_WIDE,
         effect=True,
         doc="The minimum ratio of dirty bytes to all bytes of a log, 0 to 1, for the log to be eligible for "

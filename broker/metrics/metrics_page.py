@@ -39,9 +39,9 @@ _INTRODUCTION = """\
 `http://HOST:PORT/metrics`. The metrics are a subset of Kafka's metrics. Dashboards and alerts for Kafka work for the
 metrics on this page, because the names are those of the Prometheus JMX exporter with its example rules for Kafka
 (`kafka-2_0_0.yml`). Names are in lower case. In the name of a meter, `PerSec` is replaced by `_total`, and Prometheus
-computes the rate. The labels are the other keys of the MBean. There are no metrics of requests, the log cleaner, the
-coordinators, network threads or a JVM. A counter with the label `topic` is also reported without labels: the total of
-the broker, which does not decrease when topics are deleted.
+computes the rate. The labels are the other keys of the MBean. There are no `kafka.network` request
+metrics, and no metrics of the log cleaner, the coordinators, network threads or a JVM. A counter with the label `topic`
+is also reported without labels: the total of the broker, which does not decrease when topics are deleted.
 
 The endpoint has no authentication. Bind it to an address that only Prometheus can reach, because labels contain topic
 names.

@@ -34,8 +34,8 @@ ApiVersions does not list the following APIs. Clients report that the broker doe
 - GetTelemetrySubscriptions and PushTelemetry: Kafka lists them only if a metrics reporter receives client metrics.
   Odradek has no such reporter. Client metrics subscriptions are stored.
 
-The APIs of delegation tokens are listed, because delegation tokens require an authenticated client: as on a PLAINTEXT
-listener of Kafka, they return DELEGATION_TOKEN_REQUEST_NOT_ALLOWED.
+ApiVersions lists the APIs of delegation tokens, as Kafka does. They return DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, as on
+a PLAINTEXT listener of Kafka, because delegation tokens require an authenticated client.
 
 ## Intended differences
 

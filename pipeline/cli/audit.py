@@ -45,8 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         metavar="SECONDS",
         help=(
-            "minimum age of an object without a segment to be reported as an orphan; a younger object"
-            " may belong to a copy in progress (default: 3600, or 86400 without --bootstrap)"
+            "report objects that belong to no segment as orphans if they are at least this old; a younger"
+            " object may belong to a copy in progress (default: 3600, or 86400 without --bootstrap)"
         ),
     )
     parser.add_argument(

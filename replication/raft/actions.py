@@ -83,7 +83,8 @@ class AppendSnapshotBytes:
 
 @value_class
 class InstallSnapshot:
-    """Publish the complete snapshot and restart the log at its end. Completed by `RaftClient.installed`."""
+    """Publish the complete snapshot, delete the log and start a new one at the snapshot's end. Completed by
+    `RaftClient.installed`."""
 
     snapshot_id: SnapshotId
 

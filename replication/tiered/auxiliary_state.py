@@ -1,8 +1,8 @@
 """Auxiliary state that a follower reads from the remote tier instead of records (KIP-405, Kafka's TierStateMachine).
 
 The leader has the log on disk from its local log start offset. The remote log segment with the record before that offset
-(T-42) has the leader epochs up to its end and the producer snapshot at its end. With these, the follower restarts its log
-after that segment, as if it had replicated all earlier records.
+(T-42) has the leader epochs up to its end and the producer snapshot at its end. With these, the follower deletes
+its log and starts a new one after that segment, as if it had replicated all earlier records.
 
 Nothing here changes the log, so an unavailable store loses nothing.
 """
