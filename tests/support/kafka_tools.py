@@ -43,11 +43,11 @@ TOOLS: Mapping[str, str] = {
     "leader-election": "org.apache.kafka.tools.LeaderElectionCommand",
     "reassign-partitions": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
     "acls": "org.apache.kafka.tools.AclCommand",
-    "client": "JavaClient",  # ours: java/JavaClient.java
-    "java-transactions": "JavaTransactions",  # ours, too
-    "assignors": "Assignors",  # and ours: Kafka's assignors without a broker
-    "recover-log": "RecoverLog",  # ours, beside the storage's tests: Kafka's log opens a directory
-    "clean-log": "CleanLog",  # ours: Kafka's cleaner compacts one
+    "client": "JavaClient",  # tests/interop/java, like the next ones
+    "java-transactions": "JavaTransactions",
+    "assignors": "Assignors",  # Kafka's assignors without a broker
+    "recover-log": "RecoverLog",  # tests/storage: Kafka's log opens a directory
+    "clean-log": "CleanLog",  # tests/storage: Kafka's log cleaner compacts a directory
 }
 
 

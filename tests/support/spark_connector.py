@@ -110,7 +110,7 @@ class SparkConnector:
         finally:
             overdue.cancel()
         if not line:
-            raise ConnectorFailed(f"no answer: {self._last_words()}")
+            raise ConnectorFailed(f"no response: {self._last_words()}")
         response = json.loads(line)
         if "error" in response:
             raise ConnectorFailed(response["error"])
