@@ -18,7 +18,7 @@ PRODUCERS = (1, 2, 3)
 
 @dataclass(frozen=True)
 class Written:
-    """A batch of the model; `ends` tells whether a marker commits."""
+    """A batch of the model; `ends` is whether a marker commits."""
 
     first: int
     count: int

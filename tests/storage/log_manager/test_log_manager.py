@@ -321,7 +321,7 @@ async def test_empty_duplicate_log_is_removed(
 
 
 async def test_empty_duplicate_log_of_another_topic_is_kept(world: LogManagerWorld) -> None:
-    """The topic was recreated: only the cluster metadata tells which log is current."""
+    """The topic was recreated: only the cluster metadata identifies the current log."""
     async with world.running() as manager:
         append(await manager.create("t", 0, ONE), "of the first")
         await manager.create("t", 1, TWO)
@@ -1093,9 +1093,9 @@ async def test_config_changes_are_applied_to_logs(world: LogManagerWorld) -> Non
 
 
 @pytest.mark.parametrize("grows_to", [5, 14], ids=["below the old start", "past it"])
-@pytest.mark.parametrize("anew", [False, True], ids=["cut", "begun anew"])
+@pytest.mark.parametrize("is_restarted", [False, True], ids=["truncated", "restarted"])
 async def test_lowered_log_start_keeps_later_appends(
-    world: LogManagerWorld, grows_to: int, anew: bool
+    world: LogManagerWorld, grows_to: int, is_restarted: bool
 ) -> None:
     """With the old checkpoint, the next start would delete them."""
     world.paths = (A,)
@@ -1107,7 +1107,7 @@ async def test_lowered_log_start_keeps_later_appends(
     log.advance_log_start(10, "DeleteRecords")
     log.delete_expired(T0)
     await manager.checkpoint([Checkpoint.LOG_START])
-    if anew:
+    if is_restarted:
         await manager.truncate_fully(log, EmptyLogStart.at(2))
     else:
         await manager.truncate(log, 2)

@@ -429,7 +429,7 @@ async def test_concurrent_reads_of_large_batches_do_not_deadlock(
 async def test_large_batch_is_read_during_continuous_small_reads(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There may always be somebody who has more of the memory than it leaves."""
+    """Another read may hold more of the memory than this one leaves."""
     monkeypatch.setattr(remote_log_reader, "FETCH_BYTES", 300)
     monkeypatch.setattr(remote_log_reader, "FETCH_BYTES_MAX", 300)
     tiers = Tiers(bytes_max=2000, aside_max=0)
