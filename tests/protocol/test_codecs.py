@@ -14,7 +14,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.protocol.errors import CorruptBatch
+from odradek.protocol.errors import CorruptBatch, DecompressedRecordsTooLarge
 from odradek.protocol.records.compression import (
     GZIP,
     LZ4,
@@ -215,3 +215,13 @@ def test_zstd_with_size_checksum_or_frames_is_read() -> None:
     assert decompress(ZSTD, skippable + sized, len(TEXT)) == TEXT
     with pytest.raises(CorruptBatch):
         decompress(ZSTD, sized[:-1], len(TEXT))
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=named)
+def test_limit_is_exact_for_data_that_decompresses_to_much_more(codec: int) -> None:
+    """The decompressed data has several times the size that a decompressor allocates at once."""
+    data = bytes(9 << 20)
+    compressed = compress(codec, data)
+    assert decompress(codec, compressed, len(data)) == data
+    with pytest.raises(DecompressedRecordsTooLarge):
+        decompress(codec, compressed, len(data) - 1)
