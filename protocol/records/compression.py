@@ -25,6 +25,7 @@ _XERIAL_MAGIC = b"\x82SNAPPY\0"
 _XERIAL_HEADER = _XERIAL_MAGIC + b"\0\0\0\1\0\0\0\1"
 _XERIAL_BLOCK = 32 * 1024
 _GZIP_PIECE = 16 * 1024
+_LZ4_PIECE = 1 << 20
 _LENGTH = Struct(">I")
 _ZSTD_WINDOW_MAX = 1 << 27  # the default limit of zstd for streams; a header may request more
 
@@ -190,17 +191,27 @@ def _unlz4(data: Buffer, max_bytes: int) -> bytes:
     import lz4.frame
 
     stream: _Stream = lz4.frame.LZ4FrameDecompressor()
+    parts = []
+    left = max_bytes
+    # The decompressor allocates the limit of a call, so that a large limit costs more than the decompression.
+    piece_bytes = max(4 * len(data), _LZ4_PIECE)
+    rest: Buffer = data
     try:
-        decompressed = stream.decompress(data, max_bytes + 1)
+        while part := stream.decompress(rest, min(left + 1, piece_bytes)):
+            left -= len(part)
+            if left < 0:
+                raise _too_large(max_bytes)
+            parts.append(part)
+            if stream.eof:
+                break
+            rest = b""
     except RuntimeError as error:
         raise CorruptBatch(f"lz4: {error}") from None
-    if len(decompressed) > max_bytes:
-        raise _too_large(max_bytes)
     if not stream.eof:
         raise CorruptBatch("lz4: cut short")
     if stream.unused_data:
         raise CorruptBatch(f"lz4: {len(stream.unused_data)} bytes after the frame")
-    return decompressed
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _zstd(data: Buffer, level: int) -> bytes:
