@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import random
 import socket
-import struct
 import sys
 import tempfile
 import time
@@ -30,9 +29,10 @@ from odradek.protocol import apis, messages
 from odradek.protocol.apis import APIS, Api
 from odradek.protocol.codec.structure import FieldPlan, Structure, kio_structure
 from odradek.protocol.errors import ErrorCode
-from odradek.protocol.framing import read_response_header, request_header
+from odradek.protocol.framing import read_response_header
 from odradek.protocol.records.records import Record, build_batch
 from tests.conformance import brokers
+from tests.support.raw_requests import read_frame, request_frame
 
 REQUESTS_PER_ROUND = 250
 RESPONSE_SECONDS = 3.0
@@ -257,15 +257,15 @@ class Side:
 
     def request(self, api: Api, version: int, values: Mapping[str, Any]) -> Any:
         """Response as nested dicts, or what happened instead of a response."""
-        body = messages.write_request(api.key, version, self._resolved(values))
-        frame = request_header(api, version, 7, "test") + body
+        frame = request_frame(api, version, 7, self._resolved(values))
         try:
             connection = self._connection()
-            connection.sendall(struct.pack(">i", len(frame)) + frame)
+            connection.sendall(frame)
             if api.name == "produce" and values.get("acks") == 0:
                 return "no response"
-            (size,) = struct.unpack(">i", self._read(4))
-            response = self._read(size)
+            response = read_frame(connection)
+            if not response:
+                raise ConnectionError
         except TimeoutError:
             self.close()
             return "no response in time"
@@ -283,16 +283,6 @@ class Side:
         if self._socket is None:
             self._socket = socket.create_connection(("127.0.0.1", self._port), RESPONSE_SECONDS)
         return self._socket
-
-    def _read(self, size: int) -> bytes:
-        assert self._socket is not None
-        data = bytearray()
-        while len(data) < size:
-            part = self._socket.recv(size - len(data))
-            if not part:
-                raise ConnectionError
-            data += part
-        return bytes(data)
 
     def _resolved(self, value: Any) -> Any:
         if isinstance(value, TopicId):
