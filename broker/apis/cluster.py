@@ -178,8 +178,8 @@ def _static_min_isr(ctx: RequestContext) -> int:
 
 
 async def handle_unregister_broker(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    """UnregisterBroker: remove a broker that will not return (KIP-500). A running broker gets
-    STALE_BROKER_EPOCH and registers again after a restart, as in Kafka."""
+    """UnregisterBroker: remove a broker that will not return (KIP-500). A running broker registers
+    again at once; Kafka's stays fenced, with STALE_BROKER_EPOCH, until it is restarted."""
     unclean = ctx.services.config.get_bool("unclean.leader.election.enable")
     try:
         check_cluster(ctx)

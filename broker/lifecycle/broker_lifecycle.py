@@ -19,6 +19,10 @@
 The interval is `broker.heartbeat.interval.ms`; failed requests are retried after it. `BrokerStateMachine` has the
 states, which are those of Kafka's `BrokerState`; `BrokerLifecycle` is the task that sends the requests. A node that is
 the whole cluster registers and is unfenced in one step without requests; when another node joins, it follows the table.
+
+If a client unregisters a running broker (UnregisterBroker), the broker registers again with a new broker epoch as soon
+as its metadata image lacks its registration. It does so in every state but the last two: a broker that is shutting
+down has no more partitions to hand over. Kafka's broker stays fenced until it is restarted.
 """
 
 from __future__ import annotations
@@ -91,7 +95,7 @@ class BrokerStateMachine:
         self.due_ms = self.responded_ms = now_ms
 
     def registers_again(self, now_ms: int) -> None:
-        """Register again, because the registration is out of date."""
+        """Register again, because the registration is out of date or was removed."""
         self.is_registered = False
         self.due_ms = now_ms
 
@@ -261,7 +265,7 @@ class BrokerLifecycle:
         limit_ms = self._config.get_int("initial.broker.registration.timeout.ms")
         while self._life.state is not BrokerState.SHUTTING_DOWN:
             self._wake = trio.Event()
-            if self._registration is None or (self.is_whole_cluster and self.unfenced.is_set()):
+            if self._registration is None or self._needs_no_request:
                 await self._wake.wait()
                 begun_ms = self._now_ms()
             elif (left_ms := self._life.due_ms - self._now_ms()) > 0:
@@ -274,6 +278,10 @@ class BrokerLifecycle:
                 await self._send_due_request()
         self._gone.set()
 
+    @property
+    def _needs_no_request(self) -> bool:
+        return self.is_whole_cluster and self.unfenced.is_set() and self._life.is_registered
+
     async def _send_due_request(self) -> None:
         is_registered = False
         try:
@@ -285,6 +293,9 @@ class BrokerLifecycle:
                     await self._register()
         except KafkaError as error:
             self._life.failed(self._now_ms())
+            if self._is_unregistered:
+                self._handle_unregistration()
+                return
             if self._complaint != str(error):
                 self._complaint = str(error)
                 task = "send a heartbeat to" if is_registered else "register with"
@@ -303,6 +314,9 @@ class BrokerLifecycle:
 
     async def _register(self) -> None:
         assert self._registration is not None
+        if self.unfenced.is_set() and self.is_whole_cluster and self._metadata.is_active:
+            await self._serve_alone(self._registration)
+            return
         response = await self._controller.request(
             apis.BROKER_REGISTRATION,
             _registration_values(self._registration, self._metadata.cluster_id),
@@ -357,12 +371,42 @@ class BrokerLifecycle:
         directories (KIP-858)."""
         if delta.changed_brokers or delta.image.controllers is not delta.before.controllers:
             self._wake.set()
+        if self._is_unregistered:
+            self._handle_unregistration()
         if delta.changed_features and self._life.is_registered:
             me = delta.image.brokers.get(self._metadata.node_id)
             tracked = metadata_version(delta.image.features) >= DIRECTORY_ASSIGNMENT
             if tracked and me is not None and not me.directories:
                 self._life.registers_again(self._now_ms())
                 self._wake.set()
+
+    @property
+    def _is_unregistered(self) -> bool:
+        """Whether a client removed this registration. An image below the broker epoch, which is the offset of the
+        registration, may show the removal of an earlier one."""
+        image = self._metadata.image
+        return (
+            self._life.is_registered
+            and self._metadata.node_id not in image.brokers
+            and image.offset >= self._life.broker_epoch
+        )
+
+    def _handle_unregistration(self) -> None:
+        """Register again, unless the broker is shutting down."""
+        me = self._metadata.node_id
+        if self._life.wants_shutdown:
+            log.info("broker %d was unregistered during its controlled shutdown", me)
+            self._life.state = BrokerState.SHUTTING_DOWN
+            self._life.is_registered = False
+            self._gone.set()
+        else:
+            log.warning(
+                "broker %d was unregistered (UnregisterBroker) while it is running; registering it again. To remove "
+                "the broker from the cluster, stop it first",
+                me,
+            )
+            self._life.registers_again(self._now_ms())
+        self._wake.set()
 
 
 def _registration_values(registration: BrokerRegistration, cluster_id: str) -> Mapping[str, Any]:

@@ -80,6 +80,8 @@ a PLAINTEXT listener of Kafka, because delegation tokens require an authenticate
   rewritten batch. Kafka sets the base timestamp to that of the first remaining record.
 - A dynamic `log.flush.interval.ms` below 0 is rejected, as it is in the configuration file. Kafka accepts it, and
   DescribeConfigs of a topic then fails with UNKNOWN_SERVER_ERROR.
+- A running broker that is unregistered (UnregisterBroker) registers again at once and leads its partitions again. Kafka's
+  broker is fenced until it is restarted.
 - Configs without effect are accepted, stored and described; [configuration.md](configuration.md) marks them.
 - An unexpected error in a handler closes the connection. Kafka returns UNKNOWN_SERVER_ERROR.
 """

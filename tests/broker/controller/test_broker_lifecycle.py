@@ -11,6 +11,7 @@ import trio
 from odradek.broker.config.server_config import ServerConfig
 from odradek.broker.lifecycle.broker_lifecycle import BrokerLifecycle, BrokerState
 from odradek.protocol.errors import KafkaError
+from odradek.replication.controller.broker_registration import unregister_broker
 from odradek.replication.controller.image import MetadataImage
 from odradek.replication.controller.topics import NewTopic
 from tests.support.cluster_images import (
@@ -261,3 +262,44 @@ async def test_single_node_sends_no_heartbeats_until_others_register(
     assert not any(each.fenced for each in node.metadata.image.brokers.values())
     await lone.life.shut_down()
     assert node.metadata.image.brokers[1].fenced
+
+
+async def test_broker_unregistered_during_controlled_shutdown_stays_unregistered(
+    autojump_clock: trio.testing.MockClock, channel: Channel, nursery: trio.Nursery
+) -> None:
+    metadata = channel.node.metadata
+    metadata.image = formatted()
+    brokers = []
+    for number in (1, 2):
+        broker = Broker(channel, number)
+        metadata.subscribe(broker.life._metadata_changed)
+        await broker.life.register(broker.registration)
+        await nursery.start(broker.life.run)
+        await broker.life.serve()
+        brokers.append(broker)
+    channel.is_cut = True
+    began = trio.current_time()
+    async with trio.open_nursery() as stopping:
+        stopping.start_soon(brokers[0].life.shut_down)
+        await trio.sleep(1)
+        metadata.decide(lambda image: unregister_broker(image, 1))
+    assert trio.current_time() == began + 1
+    assert brokers[0].life.state is BrokerState.SHUTTING_DOWN
+    channel.is_cut = False
+    await trio.sleep(20)
+    assert set(metadata.image.brokers) == {2}
+
+
+async def test_removal_of_earlier_registration_is_ignored_while_catching_up(
+    autojump_clock: trio.testing.MockClock, channel: Channel, nursery: trio.Nursery
+) -> None:
+    broker = Broker(channel, 4)
+    broker.follows = False
+    await broker.life.register(broker.registration)
+    await nursery.start(broker.life.run)
+    await trio.sleep(1)
+    channel.node.metadata.subscribe(broker.life._metadata_changed)
+    channel.node.metadata.decide(lambda image: unregister_broker(image, 3))
+    assert 4 not in broker.view.image.brokers
+    await trio.sleep(1)
+    assert channel.requested_apis.count("BrokerRegistration") == 1

@@ -15,7 +15,7 @@ from odradek.replication.controller.image import PartitionImage
 from odradek.seams.files import Path
 from odradek.storage.errors import DiskFull
 from tests.support.records import batch
-from tests.support.virtual_cluster import COMBINED, Nodes, raised, run
+from tests.support.virtual_cluster import ALONE, COMBINED, ONE, Nodes, raised, run
 from tests.support.waiting import wait_until_async
 
 SESSION_SECONDS = 9.0
@@ -107,6 +107,80 @@ def test_controlled_shutdown_moves_leaders_first() -> None:
         assert seen.index((active, False)) < seen.index((active, True)), "it responded until then"
         assert set(partition(nodes, "t").isr) == {active, last}
         assert broker.stopped.is_set()
+
+    run(main, COMBINED)
+
+
+async def unregister(nodes: Nodes, broker_id: int, *, through: int) -> None:
+    response = await nodes.ask(through, apis.UNREGISTER_BROKER, {"broker_id": broker_id})
+    assert response.error_code is ErrorCode.none, response.error_message
+
+
+@pytest.mark.parametrize("elr_version", [0, 1])
+def test_unregistered_running_broker_alone_registers_again_and_leads(
+    elr_version: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main(nodes: Nodes) -> None:
+        await nodes.start(1)
+        await create(nodes, "t", (1,))
+        update = {"feature": "eligible.leader.replicas.version", "max_version_level": elr_version}
+        await nodes.ask(
+            1,
+            apis.UPDATE_FEATURES,
+            {
+                "timeout": 5000,
+                "feature_updates": [{**update, "upgrade_type": 3}],
+                "validate_only": False,
+            },
+        )
+        metadata = nodes.brokers[1].metadata
+        before = metadata.image.brokers[1]
+        await unregister(nodes, 1, through=1)
+        await wait_until_async(lambda: 1 in metadata.image.brokers, 5)
+        now = metadata.image.brokers[1]
+        assert now.epoch > before.epoch
+        assert not now.fenced
+        assert now.directories == before.directories
+        assert partition(nodes, "t").leader == 1
+        assert nodes.brokers[1].services.lifecycle.broker_epoch == now.epoch
+
+    run(main, ALONE, configs=ONE)
+    lines = [each.message for each in caplog.records if "was unregistered" in each.message]
+    assert lines == [
+        "broker 1 was unregistered (UnregisterBroker) while it is running; registering it again. To remove the "
+        "broker from the cluster, stop it first"
+    ]
+
+
+@pytest.mark.parametrize("is_active", [False, True])
+def test_unregistered_running_broker_of_a_cluster_rejoins_isr_and_leads(is_active: bool) -> None:
+    async def main(nodes: Nodes) -> None:
+        active, leader, last = await start_three(nodes)
+        await create(nodes, "only", (active,), (leader,), (last,))
+        victim = active if is_active else leader
+        before = partition(nodes, "t").leader_epoch
+        epoch = nodes.brokers[active].metadata.image.brokers[victim].epoch
+        await unregister(nodes, victim, through=last)
+        await wait_until_async(
+            lambda: nodes.brokers[nodes.active].metadata.image.is_active(victim), 10
+        )
+        await wait_until_async(lambda: set(partition(nodes, "t").isr) == set(COMBINED), 20)
+        assert nodes.brokers[nodes.active].metadata.image.brokers[victim].epoch > epoch
+        if not is_active:
+            assert partition(nodes, "t").leader_epoch > before
+        leaders = [partition(nodes, "only", each).leader for each in range(3)]
+        assert leaders == [active, leader, last]
+
+    run(main, COMBINED)
+
+
+def test_stopped_broker_remains_unregistered() -> None:
+    async def main(nodes: Nodes) -> None:
+        _active, leader, last = await start_three(nodes)
+        await nodes.stop(leader)
+        await unregister(nodes, leader, through=last)
+        await trio.sleep(2 * SESSION_SECONDS)
+        assert leader not in nodes.brokers[nodes.active].metadata.image.brokers
 
     run(main, COMBINED)
 
