@@ -75,8 +75,6 @@ def read_request_header(frame: memoryview) -> RequestHeader:
         client_id = str(frame[10:body], "utf-8", "replace")  # as Java decodes it
         if length > _REPLACED_BYTES_MAX and len(client_id.encode()) > MAX_STRING_BYTES:
             raise InvalidFrame(f"a client id of {length} bytes that are not UTF-8")
-    elif length != -1:
-        raise InvalidFrame(f"a client id of {length} bytes")
     if version >= api.flexible_version:
         if body < size and frame[body] == 0:
             body += 1

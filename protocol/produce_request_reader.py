@@ -90,7 +90,7 @@ def _read_legacy(body: memoryview, position: int) -> ProduceRequest:
     (length,) = _INT16.unpack_from(body, position)
     position += 2
     transactional_id = None
-    if length != -1:
+    if length >= 0:  # any negative length is null, as in Kafka
         transactional_id, position = read_string(body, position, length)
     acks, timeout_ms, topic_count = _ACKS_TIMEOUT_TOPICS.unpack_from(body, position)
     position += 10
@@ -111,7 +111,6 @@ def _read_legacy(body: memoryview, position: int) -> ProduceRequest:
             index, size = _INDEX_SIZE.unpack_from(body, position)
             position += 8
             if size < 0:
-                _check_null(size)
                 partitions.append((index, None))
                 continue
             after = position + size
@@ -186,8 +185,3 @@ def _read_flexible(body: memoryview, position: int, by_id: bool) -> ProduceReque
     if body[position]:
         skip_tagged_fields(body, position)
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
-
-
-def _check_null(size: int) -> None:
-    if size != -1:
-        raise InvalidFrame(f"records of {size} bytes")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 from odradek.broker.apis.topics import in_time
@@ -11,7 +12,13 @@ from odradek.broker.security.request_authorization import check_cluster
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field
-from odradek.replication.controller.leader_election import ELECTIONS, elect_leaders
+from odradek.replication.controller.controller_result import ControllerResult
+from odradek.replication.controller.image import MetadataImage
+from odradek.replication.controller.leader_election import (
+    ELECTIONS,
+    ElectedPartition,
+    elect_leaders,
+)
 
 Values = dict[str, Any]
 
@@ -20,52 +27,49 @@ PREFERRED = 0
 
 async def handle_elect_leaders(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     """ElectLeaders: preferred or unclean leader election of partitions that need it."""
-    requested: dict[str, list[int]] | None = None
-    if request.topic_partitions is not None:
-        requested = {}
-        for topic in request.topic_partitions:
-            requested.setdefault(topic.topic, []).extend(topic.partitions)
     try:
         check_cluster(ctx)
-        results = await _elect(request, requested, ctx)
+        results = await _elect(request, ctx)
     except KafkaError as error:
-        results = {
-            topic: [_result(index, error) for index in indexes]
-            for topic, indexes in (requested or {}).items()
-        }
-        return {"error_code": error.code, "replica_election_results": _election_values(results)}
-    return {"error_code": ErrorCode.none, "replica_election_results": _election_values(results)}
+        failed = [
+            _topic(topic.topic, [_result(index, error) for index in topic.partitions])
+            for topic in request.topic_partitions or ()
+        ]
+        return {"error_code": error.code, "replica_election_results": failed}
+    return {"error_code": ErrorCode.none, "replica_election_results": results}
 
 
-async def _elect(
-    request: Any, requested: Mapping[str, list[int]] | None, ctx: RequestContext
-) -> dict[str, list[Values]]:
-    wanted = None
-    if requested is not None:
-        wanted = [(topic, index) for topic, indexes in requested.items() for index in indexes]
-        if not wanted:
-            return {}
+async def _elect(request: Any, ctx: RequestContext) -> list[Values]:
+    if request.topic_partitions == ():
+        return []
     kind = field(request, "election_type", PREFERRED)
-    if kind not in ELECTIONS:
-        raise KafkaError(ErrorCode.invalid_request, f"Unknown election type {kind}")
-    elected = await in_time(
-        request.timeout,
-        lambda: ctx.services.metadata.perform(
-            lambda image: elect_leaders(image, ELECTIONS[kind], wanted)
-        ),
-    )
-    # For all partitions, Kafka lists every topic, even without results.
-    names = ctx.services.metadata.image.topics_by_name if requested is None else requested
-    results: dict[str, list[Values]] = {name: [] for name in names}
-    for each in elected:
-        results.setdefault(each.topic, []).append(_result(each.partition, each.error))
-    return results
-
-
-def _election_values(results: Mapping[str, list[Values]]) -> list[Values]:
-    return [
-        {"topic": topic, "partition_result": partitions} for topic, partitions in results.items()
+    wanted = request.topic_partitions and [
+        (topic.topic, index) for topic in request.topic_partitions for index in topic.partitions
     ]
+
+    def operation(image: MetadataImage) -> ControllerResult[list[ElectedPartition]]:
+        if kind not in ELECTIONS:
+            raise KafkaError(ErrorCode.invalid_request, f"Unknown election type {kind}")
+        return elect_leaders(image, ELECTIONS[kind], wanted)
+
+    elected = await in_time(request.timeout, lambda: ctx.services.metadata.perform(operation))
+    if request.topic_partitions is not None:
+        results = (_result(each.partition, each.error) for each in elected)
+        return [
+            _topic(topic.topic, list(islice(results, len(topic.partitions))))
+            for topic in request.topic_partitions
+        ]
+    # Every topic is listed, even without results, as in Kafka.
+    by_name: dict[str, list[Values]] = {
+        name: [] for name in ctx.services.metadata.image.topics_by_name
+    }
+    for each in elected:
+        by_name.setdefault(each.topic, []).append(_result(each.partition, each.error))
+    return [_topic(name, partitions) for name, partitions in by_name.items()]
+
+
+def _topic(name: str, partitions: list[Values]) -> Values:
+    return {"topic": name, "partition_result": partitions}
 
 
 def _result(index: int, error: KafkaError | None) -> Values:

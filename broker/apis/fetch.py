@@ -61,6 +61,8 @@ class FetchResponse:
     session_id: int
     chosen: Sequence[tuple[CachedPartition, FetchedPartition]]
     endpoints: Sequence[NodeEndpoint] = ()
+    failed: Sequence[FetchedTopic] = ()
+    """Topics of an invalid request, instead of `chosen`: one for each in the request."""
 
 
 _LED_ELSEWHERE = frozenset({ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch})
@@ -128,10 +130,20 @@ def _exists(wanted: CachedPartition, ctx: RequestContext) -> bool:
 
 def _all_failed(request: FetchRequest, uses_topic_ids: bool, code: ErrorCode) -> FetchResponse:
     """Response to an invalid request: no partitions with topic ids, all partitions without."""
-    failed = [] if uses_topic_ids else _wanted(request)
-    return FetchResponse(
-        code, 0, [(each, FetchedPartition(index=each.index, error_code=code)) for each in failed]
-    )
+    failed = [
+        FetchedTopic(
+            name=topic.name or "",
+            topic_id=None,
+            partitions=[
+                FetchedPartition(
+                    index=each.partition_index, error_code=code, aborted_transactions=()
+                )
+                for each in topic.partitions
+            ],
+        )
+        for topic in (() if uses_topic_ids else request.topics)
+    ]
+    return FetchResponse(code, request.session_id, (), (), failed)
 
 
 def _wait_ms_max(request: FetchRequest, ctx: RequestContext) -> int:
@@ -421,7 +433,8 @@ def write(key: int, version: int, response: FetchResponse) -> list[Buffer | File
         throttle_time_ms=0,
         error_code=response.error_code,
         session_id=response.session_id,
-        topics=[
+        topics=response.failed
+        or [
             FetchedTopic(name=first.topic or "", topic_id=first.topic_id, partitions=partitions)
             for first, partitions in topics.values()
         ],

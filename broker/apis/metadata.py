@@ -59,7 +59,7 @@ _WITHOUT_OPERATIONS = (ErrorCode.unknown_topic_id, ErrorCode.topic_authorization
 async def metadata(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     requested = request.topics
     everything = requested is None or (ctx.api_version == 0 and not requested)
-    if not everything and any(_is_refused(topic, ctx.api_version) for topic in requested):
+    if not everything and _is_invalid(requested, ctx.api_version):
         return _refused(requested)
     topics = await (_all_topics(ctx) if everything else _requested_topics(request, ctx))
     if field(request, "include_topic_authorized_operations", False):
@@ -92,13 +92,13 @@ def _cluster(request: Any, ctx: RequestContext) -> Values:
     }
 
 
-def _is_refused(topic: Any, version: int) -> bool:
-    """Whether the request is invalid: before version 12 names are required and ids are ignored, since then a
-    name or an id is required."""
-    topic_id = field(topic, "topic_id")
-    if version < _IDS_SINCE:
-        return topic.name is None or topic_id is not None
-    return topic.name is None and topic_id is None
+def _is_invalid(requested: Iterable[Any], version: int) -> bool:
+    """Whether the request is invalid: before version 12 names are required and ids are refused; since then a name
+    is required unless there is any id, with which names are ignored."""
+    has_ids = any(field(topic, "topic_id") is not None for topic in requested)
+    if has_ids:
+        return version < _IDS_SINCE
+    return any(topic.name is None for topic in requested)
 
 
 def _refused(requested: Iterable[Any]) -> Values:

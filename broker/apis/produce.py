@@ -37,11 +37,11 @@ from odradek.protocol.produce_response_writer import (
 )
 from odradek.protocol.records.batch import COMPRESSION_MASK, MAGIC, TRANSACTIONAL_MASK, Batch
 from odradek.protocol.records.compression import ZSTD
-from odradek.replication.errors import RequestTimedOut
+from odradek.replication.errors import NotLeader, RequestTimedOut
 from odradek.replication.partition.partition import ACKS_ALL, Partition, PartitionChangeWatcher
 from odradek.seams.offload import RECORDS_LANE
-from odradek.storage.errors import NotOneBatch
-from odradek.storage.log.batch_validation import ValidationTooSlow, check_produced
+from odradek.storage.errors import LogFailed, NotOneBatch
+from odradek.storage.log.batch_validation import ValidationTooSlow, check_produced, only_batch
 from odradek.storage.log.config import INT64_MAX
 from odradek.storage.log.partition_log import PartitionLog
 
@@ -131,9 +131,12 @@ def produce_nowait(request: ProduceRequest, ctx: RequestContext) -> Any:
 async def produce(request: ProduceRequest, ctx: RequestContext) -> ProduceResponse | None:
     """Produce: append the batches, and respond as `acks` requires: not at all (0), at once (1), or once all
     in-sync replicas have them (-1)."""
-    refused = _refusal(request, ctx)
-    if refused is not None:
-        topics = _all_refused(request, refused)
+    request = _without_repeated_partitions(request)
+    if not _may_transact(request, ctx):
+        denied = KafkaError(ErrorCode.transactional_id_authorization_failed)
+        topics = _all_refused(request, denied)
+    elif not -1 <= request.acks <= 1:
+        topics = await _refuse_acks(request, ctx)
     else:
         verified = None
         if request.transactional_id is not None:
@@ -174,15 +177,32 @@ def _set_current_leaders(topics: Topics, ctx: RequestContext) -> list[NodeEndpoi
     return endpoints_of(ctx, leaders)
 
 
-def _refusal(request: ProduceRequest, ctx: RequestContext) -> KafkaError | None:
-    """Error of the whole request, if any."""
-    if request.acks not in (-1, 0, 1):
-        return KafkaError(ErrorCode.invalid_required_acks)
+def _without_repeated_partitions(request: ProduceRequest) -> ProduceRequest:
+    """Return the request with the last records of each partition, and one entry for each topic, as in Kafka."""
+    topics = request.topics
+    if len({each.topic_id or each.name for each in topics}) == len(topics) and all(
+        len(dict(each.partitions)) == len(each.partitions) for each in topics
+    ):
+        return request
+    last: dict[object, tuple[ProduceTopic, dict[int, memoryview | None]]] = {}
+    for each in topics:
+        last.setdefault(each.topic_id or each.name, (each, {}))[1].update(each.partitions)
+    return ProduceRequest(
+        request.transactional_id,
+        request.acks,
+        request.timeout_ms,
+        [
+            ProduceTopic(topic.name, topic.topic_id, list(partitions.items()))
+            for topic, partitions in last.values()
+        ],
+    )
+
+
+def _may_transact(request: ProduceRequest, ctx: RequestContext) -> bool:
+    """Whether the batches are not transactional, or the client may write with its transactional id."""
     transactional_id = request.transactional_id
-    may_transact = transactional_id is not None and may_transactional_id(ctx, transactional_id)
-    if not may_transact and _is_transactional(request):
-        return KafkaError(ErrorCode.transactional_id_authorization_failed)
-    return None
+    may_write = transactional_id is not None and may_transactional_id(ctx, transactional_id)
+    return may_write or not _is_transactional(request)
 
 
 def _is_transactional(request: ProduceRequest) -> bool:
@@ -202,7 +222,29 @@ def _all_refused(request: ProduceRequest, error: KafkaError) -> Topics:
             [ProducePartitionResult(index).fail(error) for index, _ in topic.partitions],
         )
         for topic in request.topics
+        if topic.partitions
     ]
+
+
+async def _refuse_acks(request: ProduceRequest, ctx: RequestContext) -> Topics:
+    """Results for unknown `acks`. As in Kafka, unknown partitions and invalid records have their own errors."""
+    topics = []
+    for topic in request.topics:
+        outcomes = []
+        for index, records in topic.partitions:
+            error = KafkaError(ErrorCode.invalid_required_acks)
+            try:
+                _check_allowed(topic, ctx)
+                await ctx.services.partitions.get(topic.name, topic.topic_id, index)
+                only_batch(_checked_records(records, ctx))
+            except (NotLeader, LogFailed):
+                pass  # the partition exists, and Kafka checks acks first
+            except KafkaError as refused:
+                error = refused
+            outcomes.append(ProducePartitionResult(index).fail(error))
+        if outcomes:
+            topics.append((topic.name, topic.topic_id, outcomes))
+    return topics
 
 
 async def _append_all(
@@ -284,15 +326,8 @@ def _append(
                 ErrorCode.invalid_topic_exception,
                 f"Cannot append to internal topic {partition.topic}",
             )
-        if not records:
-            raise NotOneBatch(
-                f"Produce requests with version {ctx.api_version} must have at least one record batch per partition"
-            )
-        if ctx.api_version < FIRST_WITH_ZSTD and _flags(records) & COMPRESSION_MASK == ZSTD:
-            raise KafkaError(
-                ErrorCode.unsupported_compression_type,
-                f"Produce requests with version {ctx.api_version} are not allowed to use ZStandard compression",
-            )
+        if not records or ctx.api_version < FIRST_WITH_ZSTD:
+            records = _checked_records(records, ctx)
         guard = None
         if verified is not None:
             found = verified.get((topic.topic_id or topic.name, partition.index))
@@ -326,6 +361,20 @@ def _append(
         None if is_committed else partition,  # nothing to wait for
         partition.leader_epoch,
     )
+
+
+def _checked_records(records: memoryview | None, ctx: RequestContext) -> memoryview:
+    """Return the records. Raises KafkaError if there are none, or if their compression requires a newer version."""
+    if not records:
+        raise NotOneBatch(
+            f"Produce requests with version {ctx.api_version} must have at least one record batch per partition"
+        )
+    if ctx.api_version < FIRST_WITH_ZSTD and _flags(records) & COMPRESSION_MASK == ZSTD:
+        raise KafkaError(
+            ErrorCode.unsupported_compression_type,
+            f"Produce requests with version {ctx.api_version} are not allowed to use ZStandard compression",
+        )
+    return records
 
 
 def _refused(

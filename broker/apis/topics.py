@@ -176,12 +176,14 @@ async def delete_topics(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     if not ctx.services.config.get_bool("delete.topic.enable"):
         return {"responses": [_not_deleted(*each, _deletion_disabled(ctx)) for each in requested]}
     mutations = mutations_of(ctx)
-    try:
-        responses = await in_time(
-            request.timeout, lambda: _delete(requested, ctx, mutations.charge)
-        )
-    except KafkaError as error:
-        responses = [_not_deleted(*each, error) for each in requested]
+    unique, responses = _unique_topics(requested)
+    if unique:
+        try:
+            responses += await in_time(
+                request.timeout, lambda: _delete(unique, ctx, mutations.charge)
+            )
+        except KafkaError as error:
+            responses = [_not_deleted(*each, error) for each in requested]
     return {"throttle_time": mutations.wait, "responses": responses}
 
 
@@ -206,17 +208,10 @@ def _deleted(topic: DeletedTopic) -> Values:
 
 
 async def _delete(
-    requested: Sequence[tuple[str | None, UUID | None]], ctx: RequestContext, charge: MutationCharge
+    topics: Sequence[tuple[str | None, UUID | None]], ctx: RequestContext, charge: MutationCharge
 ) -> list[Values]:
-    responses = [
-        _not_deleted(name, topic_id, KafkaError(ErrorCode.invalid_request, reason))
-        for name, topic_id in requested
-        if (reason := _ambiguous(name, topic_id)) is not None
-    ]
-    names = [name for name, topic_id in requested if name is not None and topic_id is None]
-    ids = [topic_id for name, topic_id in requested if topic_id is not None and name is None]
-    if not (names or ids):
-        return responses
+    names = [name for name, _ in topics if name is not None]
+    ids = [topic_id for _, topic_id in topics if topic_id is not None]
     may_delete_all = ctx.authorizer is None or may_cluster(ctx, AclOperation.DELETE)
 
     def operation(image: MetadataImage) -> ControllerResult[list[Values]]:
@@ -226,7 +221,28 @@ async def _delete(
             plan.records, [*denied, *(_deleted(topic) for topic in plan.result)]
         )
 
-    return responses + await ctx.services.metadata.perform(operation)
+    return await ctx.services.metadata.perform(operation)
+
+
+def _unique_topics(
+    requested: Sequence[tuple[str | None, UUID | None]],
+) -> tuple[list[tuple[str | None, UUID | None]], list[Values]]:
+    """Return the topics that are requested once by name or id, and the responses for all others."""
+    unique, responses = [], []
+    for each, times in Counter(requested).items():
+        name, topic_id = each
+        if name is None and topic_id is None:
+            reason, count = "Neither a name nor an id is given", times
+        elif name is not None and topic_id is not None:
+            reason, count = "Either a name or an id must be given, not both", times
+        elif times > 1:
+            reason, count = f"Duplicate topic {'name' if topic_id is None else 'id'}.", 1
+        else:
+            unique.append(each)
+            continue
+        refused = KafkaError(ErrorCode.invalid_request, reason)
+        responses += [_not_deleted(name, topic_id, refused)] * count
+    return unique, responses
 
 
 def _undeletable(
@@ -257,14 +273,6 @@ def _undeletable(
     ids[:] = [topic_id for topic_id in ids if topic_id not in denied]
     names[:] = [name for name in names if name not in denied]
     return responses
-
-
-def _ambiguous(name: str | None, topic_id: UUID | None) -> str | None:
-    if name is None and topic_id is None:
-        return "Neither a name nor an id is given"
-    if name is not None and topic_id is not None:
-        return "Either a name or an id must be given, not both"
-    return None
 
 
 # CreatePartitions

@@ -54,56 +54,60 @@ Values = dict[str, Any]
 
 async def add_partitions_to_txn(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     if ctx.api_version < BATCHED_SINCE:
-        errors = await _add_partitions(
+        results = await _add_partitions(
             request.v3_and_below_transactional_id,
             ProducerIdAndEpoch(
                 request.v3_and_below_producer_id, request.v3_and_below_producer_epoch
             ),
-            _partitions(request.v3_and_below_topics),
+            request.v3_and_below_topics,
             ctx,
         )
-        return {"results_by_topic_v3_and_below": _by_topic(errors)}
+        return {"results_by_topic_v3_and_below": results}
     try:
         check_cluster(ctx, AclOperation.CLUSTER_ACTION)
     except KafkaError as error:
         return {"error_code": error.code, "results_by_transaction": []}
-    results: list[Values] = [
+    transactions: list[Values] = [
         {"transactional_id": each.transactional_id, "topic_results": []}
         for each in request.transactions
     ]
-    if len(results) == 1:
-        await _respond_broker(request.transactions[0], ctx, results[0])
+    if len(transactions) == 1:
+        await _respond_broker(request.transactions[0], ctx, transactions[0])
     else:  # concurrently: each waits for replication of the coordinator's log
         async with trio.open_nursery() as nursery:
-            for requested, result in zip(request.transactions, results, strict=True):
+            for requested, result in zip(request.transactions, transactions, strict=True):
                 nursery.start_soon(_respond_broker, requested, ctx, result)
-    return {"error_code": NO_ERROR, "results_by_transaction": results}
+    return {"error_code": NO_ERROR, "results_by_transaction": transactions}
 
 
 async def _respond_broker(requested: Any, ctx: RequestContext, result: Values) -> None:
     """Result of one transaction in a request of a broker."""
-    errors = await _add_partitions(
+    result["topic_results"] = await _add_partitions(
         requested.transactional_id,
         ProducerIdAndEpoch(requested.producer_id, requested.producer_epoch),
-        _partitions(requested.topics),
+        requested.topics,
         ctx,
         verify_only=requested.verify_only,
     )
-    result["topic_results"] = _by_topic(errors)
 
 
 async def _add_partitions(
     transactional_id: str,
     producer: ProducerIdAndEpoch,
-    partitions: Sequence[TopicPartition],
+    topics: Sequence[Any],
     ctx: RequestContext,
     *,
     verify_only: bool = False,
-) -> Errors:
-    """Add all partitions or none: if one fails, the others get OPERATION_NOT_ATTEMPTED."""
+) -> list[Values]:
+    """Add all partitions or none: if one fails, the others get OPERATION_NOT_ATTEMPTED.
+
+    As in Kafka, the results of the coordinator and a denied transactional id have the topics of the request, and
+    other results have one topic for the partitions of a name.
+    """
     is_client = ctx.api_version < BATCHED_SINCE
+    partitions = _partitions(topics)
     if is_client and not may_transactional_id(ctx, transactional_id):
-        return dict.fromkeys(partitions, TransactionalIdDenied.code)
+        return _as_requested(topics, dict.fromkeys(partitions, TransactionalIdDenied.code))
     refused = {
         each: code
         for each in partitions
@@ -111,7 +115,7 @@ async def _add_partitions(
     }
     if refused:
         not_attempted = ErrorCode.operation_not_attempted
-        return {each: refused.get(each, not_attempted) for each in partitions}
+        return _by_topic({each: refused.get(each, not_attempted) for each in partitions})
     errors = await ctx.services.transactions.add_partitions(
         transactional_id,
         *producer,
@@ -119,7 +123,8 @@ async def _add_partitions(
         verify_only=verify_only,
         client_version=BEFORE_EPOCH_BUMP if is_client else TRANSACTION_VERSION_2,
     )
-    return {each: _known(code, ctx) for each, code in errors.items()}
+    known = {each: _known(code, ctx) for each, code in errors.items()}
+    return _by_topic(known) if verify_only else _as_requested(topics, known)
 
 
 def _check_partition(
@@ -150,6 +155,22 @@ def _partitions(topics: Iterable[Any]) -> list[TopicPartition]:
             TopicPartition(topic.name, index) for topic in topics for index in topic.partitions
         )
     )
+
+
+def _as_requested(topics: Iterable[Any], errors: Errors) -> list[Values]:
+    return [
+        {
+            "name": topic.name,
+            "results_by_partition": [
+                {
+                    "partition_index": index,
+                    "partition_error_code": errors[TopicPartition(topic.name, index)],
+                }
+                for index in topic.partitions
+            ],
+        }
+        for topic in topics
+    ]
 
 
 def _by_topic(errors: Errors) -> list[dict[str, Any]]:

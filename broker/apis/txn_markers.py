@@ -48,7 +48,8 @@ async def write_txn_markers(request: Any, ctx: RequestContext) -> Mapping[str, A
         responses = [dict.fromkeys(marker.partitions, denied) for marker in markers]
     errors: dict[int, dict[TopicPartition, ErrorCode]] = {}
     for marker, written in zip(markers, responses, strict=True):
-        errors.setdefault(marker.producer_id, {}).update(written)
+        if written:  # as in Kafka, a marker without partitions has no result
+            errors.setdefault(marker.producer_id, {}).update(written)
     return {
         "markers": [
             {"producer_id": producer_id, "topics": _by_topic(written)}

@@ -61,11 +61,11 @@ class LocalMarkerWriter:
         errors: dict[TopicPartition, ErrorCode],
     ) -> None:
         try:
+            partition = await self._partitions().get(target.topic, None, target.partition)
             if marker.producer_id < 0 or marker.producer_epoch < 0:
                 raise KafkaError(
                     ErrorCode.unknown_server_error, "the producer id or epoch is negative"
                 )
-            partition = await self._partitions().get(target.topic, None, target.partition)
             if target.topic == OFFSETS_TOPIC:
                 await self._complete_transaction(target.partition, marker)
             else:

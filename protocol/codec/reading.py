@@ -228,7 +228,7 @@ def _variable_reader(field: FieldPlan, flexible: bool) -> Reader:
     def read(cursor: Cursor) -> Any:
         length = read_length(cursor)
         if length < 0:
-            if length == -1 and nullable:
+            if nullable:  # any negative length is null, as in Kafka
                 return None
             raise InvalidFrame(f"{name} has a length of {length}")
         start = cursor.position
@@ -281,7 +281,7 @@ def _array_reader(field: FieldPlan, flexible: bool) -> Reader:
     def read(cursor: Cursor) -> Any:
         count = read_length(cursor)
         if count < 0:
-            if count == -1 and nullable:
+            if nullable:
                 return None
             raise InvalidFrame(f"{name} has a count of {count}")
         if count * least > cursor.end - cursor.position:

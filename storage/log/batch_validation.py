@@ -150,13 +150,8 @@ def check_produced(
     CorruptRecords, CorruptBatch, RecordTooLarge, RecordListTooLarge, UnsupportedCompression; `at_once`,
     on the loop, ValidationTooSlow where that is for a thread, with nothing changed.
     """
-    try:
-        batch = Batch(records)
-    except CorruptBatch as error:
-        raise _as_found(records, error) from error
+    batch = only_batch(records)
     size = batch.size
-    if size != len(records):
-        _check_rest(batch, records)
     if size > config.max_message_bytes:
         raise _too_large(size, config)
     if at_once and from_client:
@@ -170,6 +165,18 @@ def check_produced(
         batch.set_max_timestamp(LOG_APPEND_TIME, now_ms)
     if batch.size > config.max_segment_bytes:
         raise _too_large_for_segment(batch, config)
+    return batch
+
+
+def only_batch(records: memoryview) -> Batch:
+    """Return the only batch in `records`, whose header is valid. Raises NotOneBatch, CorruptRecords or
+    CorruptBatch."""
+    try:
+        batch = Batch(records)
+    except CorruptBatch as error:
+        raise _as_found(records, error) from error
+    if batch.size != len(records):
+        _check_rest(batch, records)
     return batch
 
 

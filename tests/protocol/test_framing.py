@@ -96,12 +96,17 @@ def test_client_id_with_replacements_is_limited_to_a_string() -> None:
                 framing.read_request_header(memoryview(raw))
 
 
+@pytest.mark.parametrize("length", [-1, -2, -32768])
+def test_client_id_of_any_negative_length_is_null(length: int) -> None:
+    header = framing.read_request_header(memoryview(struct.pack(">hhih", 3, 1, 1, length)))
+    assert (header.client_id, header.body) == (None, 10)
+
+
 @pytest.mark.parametrize(
     "raw",
     [
         b"",
         b"\0\3\0\1\0\0\0\1",
-        struct.pack(">hhih", 3, 1, 1, -2),
         struct.pack(">hhih", 3, 1, 1, 5) + b"four",
         struct.pack(">hhih", 3, 12, 1, -1),
         struct.pack(">hhih", 3, 12, 1, -1) + b"\x01\x00\x05xyz",

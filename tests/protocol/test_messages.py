@@ -21,6 +21,7 @@ from odradek.protocol.apis import (
     APIS,
     DELETE_GROUPS,
     FETCH,
+    INIT_PRODUCER_ID,
     LIST_OFFSETS,
     METADATA,
     OFFSET_COMMIT,
@@ -108,7 +109,7 @@ def test_random_bytes_are_a_message_or_invalid(api: Api, data: st.DataObject, ra
     ("api", "version", "raw"),
     [
         (METADATA, 1, struct.pack(">i", 2**31 - 1)),
-        (METADATA, 1, struct.pack(">i", -5)),
+        (METADATA, 0, struct.pack(">i", -5)),
         (METADATA, 9, b"\xff\xff\xff\xff\x0f"),
         (METADATA, 9, b"\xff\xff\xff\xff\x0f" + bytes(1000)),
         (METADATA, 1, struct.pack(">ih", 1, -1)),
@@ -215,6 +216,20 @@ def test_name_of_no_version_raises() -> None:
 def test_null_in_a_non_nullable_field_raises() -> None:
     with pytest.raises(TypeError, match="name"):
         messages.write_response(3, 5, {"topics": [{"name": None}]})
+
+
+@pytest.mark.parametrize("length", [-1, -2, -(2**31)])
+def test_any_negative_length_of_a_nullable_field_is_null(length: int) -> None:
+    """Kafka's generated readers test `length < 0`; the field `topics` of Metadata 0 is not nullable."""
+    raw = struct.pack(">i", length)
+    assert messages.read_request(METADATA.key, 1, memoryview(raw)).topics is None
+    with pytest.raises(InvalidFrame):
+        messages.read_request(METADATA.key, 0, memoryview(raw))
+    producer = struct.pack(">hi", max(length, -(2**15)), 1000)
+    assert (
+        messages.read_request(INIT_PRODUCER_ID.key, 0, memoryview(producer)).transactional_id
+        is None
+    )
 
 
 def test_zero_uuid_is_none_in_a_message() -> None:

@@ -165,7 +165,6 @@ def test_partitions_of_a_request_are_limited() -> None:
     [
         (3, struct.pack(">hhii", -1, 1, 1, 2**31 - 1)),
         (3, struct.pack(">hhii", -1, 1, 1, -1)),
-        (3, struct.pack(">hhii", -2, 1, 1, 0)),
         (9, b"\0" + struct.pack(">hi", 1, 1) + b"\xff\xff\xff\xff\x0f"),
         (9, b"\0" + struct.pack(">hi", 1, 1) + b"\0\0"),
     ],
@@ -173,6 +172,13 @@ def test_partitions_of_a_request_are_limited() -> None:
 def test_huge_and_negative_counts_are_rejected(version: int, raw: bytes) -> None:
     with pytest.raises(InvalidFrame):
         read_produce_request(memoryview(raw), version)
+
+
+def test_any_negative_length_of_a_nullable_field_is_null() -> None:
+    raw = struct.pack(">hhii", -2, 1, 1, 1) + struct.pack(">h1siii", 1, b"t", 1, 0, -2)
+    request = read_produce_request(memoryview(raw), 3)
+    assert request.transactional_id is None
+    assert request.topics[0].partitions == [(0, None)]
 
 
 def test_too_many_tagged_fields_are_rejected() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
+from odradek.protocol.records.records import Record, build_batch
 from odradek.testing import Broker
 from tests.support.brokers import broker_fixture
 from tests.support.raw_client import RawClient
@@ -144,3 +145,177 @@ def test_topic_without_partitions_has_no_result(client: RawClient) -> None:
 def test_list_offsets_with_an_unknown_isolation_level_fails(client: RawClient) -> None:
     (topic,) = list_offsets(client, [0, 1], isolation_level=2).topics
     assert [each.error_code for each in topic.partitions] == [ErrorCode.unknown_server_error] * 2
+
+
+def test_fetch_of_an_invalid_request_repeats_its_session_id_and_topics(client: RawClient) -> None:
+    asked = [{"topic": "missing", "partitions": []}, *topics()]
+    response = fetch(client, topics=asked, isolation_level=2, session=(7, -1))
+    assert response.session_id == 7
+    assert [topic.topic for topic in response.responses] == ["missing", "t"]
+    assert response.responses[1].partitions[0].aborted_transactions == ()
+
+
+def produced(client: RawClient, version: int = 9, **values: Any) -> dict[tuple[str, int], Any]:
+    """Responses of a Produce request by topic and partition."""
+    response = client.ask(
+        apis.PRODUCE, version, {"transactional_id": None, "acks": -1, "timeout": 5000, **values}
+    )
+    assert all(topic.partition_responses for topic in response.responses)
+    return {
+        (topic.name, partition.index): partition
+        for topic in response.responses
+        for partition in topic.partition_responses
+    }
+
+
+def batch(value: bytes = b"v") -> bytes:
+    return bytes(build_batch([Record(-1, 1_700_000_000_000, None, value)]))
+
+
+def test_produce_reports_unknown_partitions_and_invalid_records_before_invalid_acks(
+    client: RawClient,
+) -> None:
+    found = produced(
+        client,
+        acks=2,
+        topic_data=[
+            {"name": "t", "partition_data": [{"index": 0, "records": batch()},
+                                             {"index": 1, "records": b""},
+                                             {"index": 9, "records": batch()}]},
+            {"name": "missing", "partition_data": [{"index": 0, "records": batch()}]},
+        ],
+    )  # fmt: skip
+    assert {key: each.error_code for key, each in found.items()} == {
+        ("t", 0): ErrorCode.invalid_required_acks,
+        ("t", 1): ErrorCode.invalid_record,
+        ("t", 9): ErrorCode.unknown_topic_or_partition,
+        ("missing", 0): ErrorCode.unknown_topic_or_partition,
+    }
+
+
+@pytest.mark.parametrize("acks", [-1, 2])
+def test_produce_to_a_topic_without_partitions_has_no_result(client: RawClient, acks: int) -> None:
+    assert produced(client, acks=acks, topic_data=[{"name": "t", "partition_data": []}]) == {}
+
+
+def test_produce_appends_only_the_last_batch_of_a_repeated_partition(
+    broker: Broker, client: RawClient
+) -> None:
+    broker.create_topic("repeated", 2)
+    first = {"index": 0, "records": batch(b"first")}
+    last = {"index": 0, "records": batch(b"last")}
+    found = produced(
+        client,
+        topic_data=[
+            {"name": "repeated", "partition_data": [first, {"index": 1, "records": batch()}]},
+            {"name": "repeated", "partition_data": [last]},
+        ],
+    )
+    assert {key: each.base_offset for key, each in found.items()} == {
+        ("repeated", 0): 0,
+        ("repeated", 1): 0,
+    }
+    fetched = fetch(client, topics=topics("repeated")).responses[0].partitions[0]
+    assert fetched.high_watermark == 1
+    assert b"last" in bytes(fetched.records)
+
+
+def add_partitions(client: RawClient, *added: tuple[str, list[int]]) -> list[tuple[str, list[int]]]:
+    """AddPartitionsToTxn of an unknown transactional id; return the topics and partitions of the response."""
+    response = client.ask(
+        apis.ADD_PARTITIONS_TO_TXN,
+        3,
+        {
+            "v3_and_below_transactional_id": "unusual",
+            "v3_and_below_producer_id": 1,
+            "v3_and_below_producer_epoch": 0,
+            "v3_and_below_topics": [
+                {"name": name, "partitions": partitions} for name, partitions in added
+            ],
+        },
+    )
+    return [
+        (topic.name, [each.partition_index for each in topic.results_by_partition])
+        for topic in response.results_by_topic_v3_and_below
+    ]
+
+
+def test_add_partitions_to_txn_returns_the_topics_of_the_request(client: RawClient) -> None:
+    """Results of the coordinator have the topics of the request, even those without partitions."""
+    added = [("missing", []), ("t", [0, 0]), ("t", [1])]
+    assert add_partitions(client, *added) == added
+
+
+def test_add_partitions_to_txn_with_an_unknown_partition_has_one_result_a_topic(
+    client: RawClient,
+) -> None:
+    assert add_partitions(client, ("missing", [0]), ("t", []), ("missing", [1])) == [
+        ("missing", [0, 1])
+    ]
+
+
+def write_marker(client: RawClient, topic: str, indexes: list[int], producer_id: int = 5) -> Any:
+    marker = {
+        "producer_id": producer_id,
+        "producer_epoch": 0,
+        "transaction_result": False,
+        "coordinator_epoch": 0,
+        "topics": [{"name": topic, "partition_indexes": indexes}],
+    }
+    return client.ask(apis.WRITE_TXN_MARKERS, 1, {"markers": [marker]}).markers
+
+
+def test_marker_without_partitions_has_no_result(client: RawClient) -> None:
+    assert write_marker(client, "t", []) == ()
+
+
+def test_marker_of_an_invalid_producer_in_an_unknown_partition_reports_the_partition(
+    client: RawClient,
+) -> None:
+    (marker,) = write_marker(client, "missing", [0], producer_id=-1)
+    assert marker.topics[0].partitions[0].error_code == ErrorCode.unknown_topic_or_partition
+
+
+def elect(
+    client: RawClient, partitions: Any, *, election_type: int = 0, timeout: int = 1000
+) -> Any:
+    return client.ask(
+        apis.ELECT_LEADERS,
+        2,
+        {"election_type": election_type, "topic_partitions": partitions, "timeout": timeout},
+    )
+
+
+def test_election_returns_one_result_for_each_topic_of_the_request(client: RawClient) -> None:
+    requested = [("t", [0]), ("t", []), ("missing", [0, 0])]
+    asked = [{"topic": name, "partitions": partitions} for name, partitions in requested]
+    results = elect(client, asked).replica_election_results
+    assert [
+        (each.topic, [result.partition_id for result in each.partition_result]) for each in results
+    ] == requested
+
+
+def test_election_without_time_times_out_before_its_type_is_checked(client: RawClient) -> None:
+    asked = [{"topic": "t", "partitions": [0]}]
+    code = ErrorCode.request_timed_out
+    assert elect(client, asked, election_type=9, timeout=0).error_code == code
+    assert elect(client, asked, election_type=9).error_code == ErrorCode.invalid_request
+    assert elect(client, [], election_type=9, timeout=0).error_code == ErrorCode.none
+
+
+def test_deletion_without_time_still_refuses_invalid_topics(client: RawClient) -> None:
+    """Kafka refuses them before the controller's operation, to which the timeout applies."""
+    request = {"topics": [{"name": None, "topic_id": None}], "timeout": 0}
+    (result,) = client.ask(apis.DELETE_TOPICS, 6, request).responses
+    assert result.error_code == ErrorCode.invalid_request
+    request = {"topic_names": ["missing", "missing"], "timeout": 0}
+    (result,) = client.ask(apis.DELETE_TOPICS, 5, request).responses
+    assert result.error_code == ErrorCode.invalid_request
+
+
+def test_metadata_by_id_ignores_topics_without_an_id(client: RawClient) -> None:
+    asked = [{"topic_id": UUID(int=5), "name": None}, {"topic_id": None, "name": None},
+             {"topic_id": None, "name": "t"}]  # fmt: skip
+    response = client.ask(apis.METADATA, 12, {"topics": asked})
+    assert [each.error_code for each in response.topics] == [ErrorCode.unknown_topic_id]
+    assert response.brokers
