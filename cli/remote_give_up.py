@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path as LocalPath
-from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
 import trio
@@ -34,6 +33,7 @@ from odradek.seams.clock import Clock
 from odradek.seams.store_directory import declare_replacement, has_marker
 from odradek.storage.tiered.audit import RemoteStorageAudit, SegmentStatus
 from odradek.storage.tiered.segment_metadata import SegmentState, TopicIdPartition
+from odradek.storage.tiered.store_location import directory_of_store
 
 ENABLE = "remote.storage.enable"
 DELETE_ON_DISABLE = "remote.log.delete.on.disable"
@@ -98,8 +98,8 @@ async def find_losses(audit: RemoteStorageAudit, url: str, cluster: Cluster) -> 
             losses.left.append(f"{topic.name} is not tiered ({ENABLE}=false)")
         else:
             losses.topics.append(topic)
-    if url.startswith("file://"):
-        root = LocalPath(unquote(urlsplit(url).path))
+    root = directory_of_store(url)
+    if root is not None:
         losses.directory = root if losses.topics or not has_marker(root) else None
     return losses
 

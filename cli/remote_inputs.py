@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from pathlib import Path as LocalPath
 from typing import TypeVar
-from urllib.parse import quote, unquote, urlsplit
 
 from odradek.cli.dump_output import time_text
 from odradek.cli.errors import CommandFailed, WrongUsage
@@ -16,7 +14,7 @@ from odradek.replication.tiered.whole_metadata_topic import (
     WholeMetadataTopicReader,
 )
 from odradek.seams import Seams
-from odradek.seams.files import Files, Path
+from odradek.seams.files import Path
 from odradek.seams.objects import (
     DEFAULT_STORE_TIMEOUTS,
     ObjectDenied,
@@ -26,7 +24,8 @@ from odradek.seams.objects import (
 )
 from odradek.seams.offload import OBJECTS_LANE
 from odradek.storage.tiered.metadata_records import METADATA_TOPIC
-from odradek.storage.tiered.remote_storage_settings import LOCAL_STORE, RemoteStorageSettings
+from odradek.storage.tiered.remote_storage_settings import RemoteStorageSettings
+from odradek.storage.tiered.store_location import directory_of_store, resolved_url
 
 T = TypeVar("T")
 
@@ -43,35 +42,24 @@ def open_store(
             from odradek.broker.config.properties import parse_properties
 
             settings = RemoteStorageSettings(parse_properties(seams.files.read(Path(args.config))))
-            url, options, timeouts = settings.url(), settings.store_options(), settings.timeouts()
+            url = settings.url(seams.files)
+            options, timeouts = settings.store_options(), settings.timeouts()
         elif args.url is not None:
-            url, options, timeouts = args.url, dict(args.option), DEFAULT_STORE_TIMEOUTS
+            url = resolved_url(args.url, seams.files)
+            options, timeouts = dict(args.option), DEFAULT_STORE_TIMEOUTS
         else:
             raise WrongUsage("specify the store with --config server.properties or --url")
-        directory = _directory(url)
-        if directory is not None:
-            url = _as_url(directory, seams.files)
-            if not seams.files.is_directory(Path(directory)):
-                if not missing_is_empty:
-                    raise WrongUsage(f"directory {directory} does not exist")
-                return url, seams.open_objects("memory:///")
+        directory = directory_of_store(url)
+        # Opening a missing directory would create it
+        if directory is not None and not seams.files.is_directory(Path(directory)):
+            if not missing_is_empty:
+                raise WrongUsage(
+                    f"directory {directory} does not exist: specify the directory or URL of the brokers"
+                )
+            return url, seams.open_objects("memory:///")
         return url, seams.open_objects(url, options, timeouts)
     except ValueError as error:
         raise WrongUsage(str(error)) from None
-
-
-def _directory(url: str) -> LocalPath | None:
-    """Directory of a local store; None for object storage. Opening a missing directory would create it."""
-    if "://" not in url:
-        return LocalPath(url).absolute()
-    return LocalPath(unquote(urlsplit(url).path)) if url.startswith("file://") else None
-
-
-def _as_url(path: LocalPath, files: Files) -> str:
-    if files.is_directory(Path(path / LOCAL_STORE)):
-        # The store of a broker is a subdirectory of its configured directory
-        path = path / LOCAL_STORE
-    return f"file://{quote(str(path))}"
 
 
 async def call(seams: Seams, fn: Callable[[], T]) -> T:

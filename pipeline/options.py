@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -331,10 +330,13 @@ class _OptionReader:
 
 
 def store_url(text: str) -> str:
-    """Return an absolute path or a URL, because tasks have other working directories than the driver."""
-    if not text.strip():
-        raise ValueError("is empty")
-    return text if "://" in text else str(Path(text).absolute())
+    """Return the absolute directory of a path or a `file://` URL, because tasks have other working directories than
+    the driver; another URL is returned unchanged. Raises ValueError.
+    """
+    from odradek.storage.tiered.store_location import directory_of
+
+    directory = directory_of(text)
+    return text if directory is None else str(directory)
 
 
 def _bootstrap(text: str) -> str:

@@ -134,9 +134,13 @@ class Query:
         if options.bootstrap is not None:
             return f"at {options.bootstrap}: create it, or give another one (subscribe, assign)"
         return (
-            f"with a finished segment in {options.tiered_url}: set kafka.bootstrap.servers to read records that are"
+            f"with a finished segment in {self._location_of_store}: set kafka.bootstrap.servers to read records that are"
             " not tiered yet, or name other topics (subscribe, assign)"
         )
+
+    @property
+    def _location_of_store(self) -> str:
+        return "the store" if self._store is None else self._store.url
 
     def _is_read(self, partition: TopicIdPartition) -> bool:
         tp = (partition.topic, partition.partition)

@@ -15,9 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import islice
-from pathlib import Path
 from typing import TypeVar
-from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
@@ -50,12 +48,12 @@ from odradek.storage.tiered.remote_index_lookup import aborted_in, check_index
 from odradek.storage.tiered.remote_storage_manager import IndexType, RemoteStorageManager
 from odradek.storage.tiered.remote_storage_settings import (
     CLASS_NAME,
-    LOCAL_TIERED_STORAGE,
     OBJECT_STORE,
     OWN_PREFIX,
     RemoteStorageSettings,
 )
 from odradek.storage.tiered.segment_metadata import RemoteLogSegmentMetadata, TopicIdPartition
+from odradek.storage.tiered.store_location import directory_of, directory_of_store
 
 log = logging.getLogger("odradek.pipeline")
 
@@ -82,9 +80,13 @@ class FirstPage:
 class Store:
     """Segments of a store. Synchronous and thread-safe; errors name the object."""
 
-    def __init__(self, objects: Objects, storage: RemoteStorageManager) -> None:
+    def __init__(
+        self, objects: Objects, storage: RemoteStorageManager, url: str = "memory:///"
+    ) -> None:
+        """`url` is the resolved URL, which is used in messages."""
         self._objects = objects
         self.storage = storage
+        self.url = url
 
     @cached_property
     def _pool(self) -> ThreadPoolExecutor:
@@ -370,25 +372,25 @@ def open_store(target: str, options: Mapping[str, str]) -> Store:
     (docs/remote-storage.md). Raises BadOption.
     """
     properties = {f"{OWN_PREFIX}{name}": value for name, value in options.items()}
-    if "://" in target:
-        properties |= {CLASS_NAME: OBJECT_STORE, f"{OWN_PREFIX}url": target}
-    else:
-        properties |= {CLASS_NAME: LOCAL_TIERED_STORAGE, f"{OWN_PREFIX}dir": target}
     try:
+        properties |= {
+            CLASS_NAME: OBJECT_STORE,
+            f"{OWN_PREFIX}url": str(directory_of(target) or target),
+        }
         settings = RemoteStorageSettings(properties)
-        url = settings.url()
+        url = settings.url(RealFiles())
         _check_directory(target, url)
         objects = open_objects(url, settings.store_options(), settings.timeouts())
         form = settings.form(RealFiles())
     except ValueError as error:
         raise BadOption(str(error).replace(OWN_PREFIX, "tiered.")) from None
-    return Store(objects, ObjectStoreStorage(objects, RealEntropy(), form=form))
+    return Store(objects, ObjectStoreStorage(objects, RealEntropy(), form=form), url)
 
 
 def _check_directory(target: str, url: str) -> None:
     """Check that the directory exists, since opening would create it. Raises BadOption."""
-    directory = Path(unquote(urlsplit(url).path))
-    if url.startswith("file:") and not directory.is_dir():
+    directory = directory_of_store(url)
+    if directory is not None and not directory.is_dir():
         raise BadOption(
             f"tiered.url is {target}, and {directory} is not a directory: give the directory"
             " at which the object store is mounted on this machine"

@@ -6,9 +6,8 @@ URL, and a metadata topic for the size of the cluster.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from odradek.broker.config.types import ConfigError
+from odradek.storage.tiered.store_location import directory_of
 
 LOCAL_STORAGE = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
 OBJECT_STORE = "odradek.ObjectStore"
@@ -21,15 +20,13 @@ def tiered_settings(target: str, *, brokers: int, listener: str) -> dict[str, st
 
 
 def absolute_target(target: str) -> str:
-    """Make a directory absolute; a URL is returned unchanged. Raises ConfigError for a text that looks like a
-    mistyped URL, which would become a directory."""
-    if "://" in target:
-        return target
-    if not target or ":" in target.partition("/")[0]:
-        raise ConfigError(
-            f"tiered storage needs a directory or a URL like s3://bucket/prefix, not {target!r}"
-        )
-    return str(Path(target).absolute())
+    """Return the absolute directory of a path or a `file://` URL; another URL is returned unchanged. Raises
+    ConfigError for a text that looks like a mistyped URL, which would become a directory."""
+    try:
+        directory = directory_of(target)
+    except ValueError as error:
+        raise ConfigError(f"the location of tiered storage: {error}") from None
+    return target if directory is None else str(directory)
 
 
 def storage_settings(target: str) -> dict[str, str]:

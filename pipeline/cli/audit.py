@@ -82,10 +82,9 @@ def _add_store_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from odradek.pipeline.cli.progress_reporter import ProgressReporter
     from odradek.pipeline.jobs.audit import AuditJob, audit
-    from odradek.pipeline.options import store_url
 
     job = AuditJob(
-        tiered_url=store_url(args.tiered),
+        tiered_url=args.tiered,
         bootstrap=args.bootstrap,
         store_options=named_values("--option", args.option),
         topics=args.topics,

@@ -45,6 +45,7 @@ from odradek.pipeline.jobs.audit_tasks import (
     check_segment,
 )
 from odradek.pipeline.jobs.job_progress import JobProgress
+from odradek.pipeline.options import store_url
 from odradek.pipeline.store import list_directories
 from odradek.pipeline.store_errors import object_error
 from odradek.protocol.topics import TopicPartition
@@ -159,11 +160,19 @@ def run_audit(
     if job.resume is None:
         return _run_audit(job, run_tasks, slots, on_progress, None)
     with open_audit_results(
-        job.resume, job.tiered_url, has_brokers=job.bootstrap is not None
+        job.resume, _source(job).store().url, has_brokers=job.bootstrap is not None
     ) as results_file:
         report = _run_audit(job, run_tasks, slots, on_progress, results_file)
         results_file.remove()
         return report
+
+
+def _source(job: AuditJob) -> AuditSource:
+    try:
+        url = store_url(job.tiered_url)
+    except ValueError as error:
+        raise BadOption(f"the object store: {error}") from None
+    return AuditSource(url, job.store_options, job.bootstrap, job.timeout_ms)
 
 
 def _run_audit(
@@ -175,7 +184,7 @@ def _run_audit(
 ) -> AuditReport:
     clock = RealClock()
     begun_at = clock.monotonic()
-    source = AuditSource(job.tiered_url, job.store_options, job.bootstrap, job.timeout_ms)
+    source = _source(job)
     brokers = None if job.bootstrap is None else brokers_at(job.bootstrap, job.timeout_ms)
     cluster_view = None if brokers is None else _ClusterView(brokers, job.topics)
     young = YOUNG_MS if cluster_view else YOUNG_WITHOUT_BROKERS_MS
@@ -203,7 +212,7 @@ def _run_audit(
         on_progress(JobProgress(totals.segments, 0, clock.monotonic() - begun_at, resumed))
     if cluster_view is not None:
         cluster_view.refresh()
-    _check_topics_exist(job, listed, cluster_view)
+    _check_topics_exist(job, source.store().url, listed, cluster_view)
     checked = run_tasks(
         _check_partition, _partition_checks(listed, source, cluster_view, totals.manifests)
     )
@@ -273,7 +282,7 @@ def _is_wanted(topics: Sequence[str], partition: TopicIdPartition) -> bool:
 
 
 def _check_topics_exist(
-    job: AuditJob, listed: RemoteStorageAudit, cluster_view: _ClusterView | None
+    job: AuditJob, url: str, listed: RemoteStorageAudit, cluster_view: _ClusterView | None
 ) -> None:
     """Check that the topics exist and that the directory is a remote tier, so that a misspelt name is not reported
     as a clean audit. Raises BadOption.
@@ -283,11 +292,10 @@ def _check_topics_exist(
     )
     missing = sorted(set(job.topics) - known)
     if missing:
-        raise BadOption(f"{job.tiered_url} has no objects of topic {', '.join(missing)}")
+        raise BadOption(f"{url} has no objects of topic {', '.join(missing)}")
     if cluster_view is None and not listed.usages:
         raise BadOption(
-            f"{job.tiered_url} has no remote log segments: check that it is the location that"
-            " the brokers use"
+            f"{url} has no remote log segments: check that it is the location that the brokers use"
         )
 
 

@@ -3,7 +3,7 @@
 The properties are `remote.log.storage.<name>` and, with precedence, `<prefix><name>`, where the
 prefix is the value of `remote.log.storage.manager.impl.prefix` (Kafka's, `rsm.config.` by default):
 
-    url                   file:///directory, s3://bucket/prefix, gs://…, az://…, memory:///
+    url                   a directory or its file:// URL, s3://bucket/prefix, gs://…, az://…, memory:///
     prefix                added before the names of all objects
     aws_*, google_*, azure_*  options of that kind of store (aws_endpoint, aws_region, …)
     compression           none, zstd or lz4, in chunks of
@@ -12,21 +12,25 @@ prefix is the value of `remote.log.storage.manager.impl.prefix` (Kafka's, `rsm.c
     encryption.enabled    true: encrypt new copies with the first key
     connect.timeout.ms, request.timeout.ms, retries, retry.backoff.ms, retry.backoff.max.ms,
     retry.timeout.ms      timeouts and retries of requests to the store
-    dir                   LocalTieredStorage's, instead of url: `<dir>/kafka-tiered-storage`
+    dir                   LocalTieredStorage's name for the directory, instead of url
+
+`store_location.py` resolves `url` and `dir` to the location of the objects.
 
 An invalid property raises ValueError with its name and the valid values.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from odradek.seams.files import Path
 from odradek.seams.objects import DEFAULT_STORE_TIMEOUTS, StoreTimeouts
 from odradek.storage.tiered.chunks import CHUNK_BYTES, Compression
+from odradek.storage.tiered.store_location import resolved_url
 
 if TYPE_CHECKING:
     from odradek.seams import Seams
@@ -38,8 +42,6 @@ if TYPE_CHECKING:
 OBJECT_STORE = "odradek.ObjectStore"
 LOCAL_TIERED_STORAGE = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
 """Class of Kafka's own tests: a directory with the same file names."""
-LOCAL_STORE = "kafka-tiered-storage"
-"""Directory of LocalTieredStorage's store within `dir`."""
 
 CLASS_NAME = "remote.log.storage.manager.class.name"
 IMPL_PREFIX = "remote.log.storage.manager.impl.prefix"
@@ -71,7 +73,7 @@ def open_remote_storage(
     settings = RemoteStorageSettings(properties)
     return ObjectStoreStorage(
         seams.open_objects(
-            settings.url(),
+            settings.url(seams.files, _recorded_directory(seams.files, remembered_in)),
             settings.store_options(),
             settings.timeouts(),
             None if remembered_in is None else str(remembered_in),
@@ -80,6 +82,15 @@ def open_remote_storage(
         form=settings.form(seams.files),
         cluster_id=cluster_id,
     )
+
+
+def _recorded_directory(files: Files, remembered_in: Path | None) -> str | None:
+    """Directory in the file in which `seams/store_directory.py` records the node's store."""
+    if remembered_in is None:
+        return None
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        return str(json.loads(files.read(remembered_in))["directory"])
+    return None
 
 
 class RemoteStorageSettings:
@@ -101,17 +112,23 @@ class RemoteStorageSettings:
                 if name.startswith(beginning) and not _is_kafkas(name):
                     self._take(name, name.removeprefix(beginning), value)
 
-    def url(self) -> str:
-        given = self._values.get("url", "")
+    def url(self, files: Files, recorded: str | None = None) -> str:
+        """URL of the store; `recorded` is the directory that this node used as its store before."""
+        name = "url"
         if self._class_name == LOCAL_TIERED_STORAGE and "dir" in self._values:
-            given = f"file://{quote(self._values['dir'])}/{LOCAL_STORE}"
-        if "://" not in given:
+            name = "dir"
+        given = self._values.get(name, "")
+        if name == "url" and "://" not in given and not given.startswith(("/", "~")):
             raise ValueError(
                 f"{self._where('url')} is {given!r}: set it to the URL of a store, like "
                 "file:///var/lib/tiered, s3://bucket/prefix, gs://bucket or az://container"
             )
-        prefix = self._values.get("prefix", "").strip("/")
-        return f"{given.rstrip('/')}/{prefix}" if prefix else given
+        try:
+            return resolved_url(
+                given, files, prefix=self._values.get("prefix", ""), recorded=recorded
+            )
+        except ValueError as error:
+            raise ValueError(f"{self._where(name)}: {error}") from None
 
     def store_options(self) -> dict[str, str]:
         return {name: value for name, value in self._values.items() if name.startswith(_STORES_OWN)}

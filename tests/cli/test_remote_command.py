@@ -419,5 +419,6 @@ def test_gc_keeps_segments_of_truncated_metadata_partition(
 
 
 def test_list_needs_metadata_topic_or_without_metadata(odradek: CommandLine, store: Path) -> None:
+    (store / "kafka-tiered-storage").mkdir()
     ran = odradek("remote", "list", "--url", str(store), code=1)
     assert "--without-metadata" in ran.stderr

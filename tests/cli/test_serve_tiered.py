@@ -43,7 +43,10 @@ def test_directory_store_has_layout_of_kafka(tmp_path: Path) -> None:
     assert found.get_bool("remote.log.storage.system.enable")
     texts = found.layers.effective()
     assert texts["remote.log.storage.manager.class.name"] == LOCAL_TIERED_STORAGE
-    assert RemoteStorageSettings(texts).url() == f"file://{tmp_path}/tier/kafka-tiered-storage"
+    assert (
+        RemoteStorageSettings(texts).url(RealFiles())
+        == f"file://{tmp_path}/tier/kafka-tiered-storage"
+    )
 
 
 def test_relative_directory_is_resolved_in_working_directory(
@@ -51,7 +54,7 @@ def test_relative_directory_is_resolved_in_working_directory(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert (
-        RemoteStorageSettings(config("tier").layers.effective()).url()
+        RemoteStorageSettings(config("tier").layers.effective()).url(RealFiles())
         == f"file://{tmp_path}/tier/kafka-tiered-storage"
     )
 
@@ -59,7 +62,7 @@ def test_relative_directory_is_resolved_in_working_directory(
 def test_tiered_url_selects_object_store() -> None:
     texts = config("s3://bucket/prefix").layers.effective()
     assert texts["remote.log.storage.manager.class.name"] == OBJECT_STORE
-    assert RemoteStorageSettings(texts).url() == "s3://bucket/prefix"
+    assert RemoteStorageSettings(texts).url(RealFiles()) == "s3://bucket/prefix"
 
 
 def test_metadata_topic_replication_is_limited_by_brokers() -> None:

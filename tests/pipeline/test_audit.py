@@ -39,8 +39,8 @@ from odradek.storage.tiered.manifest import Manifest
 from odradek.storage.tiered.object_names import parse_directory, summary_key
 from odradek.storage.tiered.object_store import ObjectStoreStorage
 from odradek.storage.tiered.partition_summary import PartitionSummaryBuilder
-from odradek.storage.tiered.remote_storage_settings import LOCAL_STORE
 from odradek.storage.tiered.segment_metadata import EpochStart, RemoteLogSegmentMetadata
+from odradek.storage.tiered.store_location import LOCAL_STORE
 from odradek.testing import Broker
 from odradek.testing.virtual_object_store import (
     StoreFault,

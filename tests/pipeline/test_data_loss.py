@@ -162,6 +162,7 @@ def test_lost_offsets_do_not_count_for_the_size_of_tasks() -> None:
 def test_segment_deleted_by_retention_before_reading_is_data_loss(tmp_path: Path) -> None:
     leader = VirtualLeader((30, 40))
     gone = SegmentSlice(segment(1, 20, 29), 20, 30)
+    (tmp_path / "kafka-tiered-storage").mkdir()
     reading = replace(REPORTING, tiered_url=f"file://{tmp_path}", unreadable="fail")
     with leader.reachable():
         assert read(reading, [gone]) == ([], [])

@@ -282,6 +282,7 @@ def test_segment_takes_few_bytes_in_a_task() -> None:
 
 def test_markers_of_a_deposed_leader_are_excluded(tmp_path: Path) -> None:
     """T-60: its segment continues after the logs diverged, and so does its transaction index."""
+    (tmp_path / "kafka-tiered-storage").mkdir()
     store = open_store(f"file://{tmp_path}", {})
     theirs = replace(segment(1, 0, 19), txn_index_empty=False)
     aborted = [(7, 2, 5, 6), (8, 6, 15, 16)]
@@ -294,6 +295,7 @@ def test_markers_of_a_deposed_leader_are_excluded(tmp_path: Path) -> None:
 
 
 def test_transaction_indexes_are_read_until_no_later_one_matters(tmp_path: Path) -> None:
+    (tmp_path / "kafka-tiered-storage").mkdir()
     store = open_store(f"file://{tmp_path}", {})
     segments = []
     for number in range(100):

@@ -41,20 +41,20 @@ def settings(**values: str) -> RemoteStorageSettings:
 class TestStoreUrl:
     def test_url_is_passed_to_remote_storage(self) -> None:
         """T-04: properties with the prefix remote.log.storage. are passed to the remote storage."""
-        assert settings(url="s3://bucket/here").url() == "s3://bucket/here"
+        assert settings(url="s3://bucket/here").url(NO_FILES) == "s3://bucket/here"
 
     def test_impl_prefix_takes_precedence(self) -> None:
         """T-04 as in Kafka 4.x: remote.log.storage.manager.impl.prefix, rsm.config. by default."""
         both = OURS | {"remote.log.storage.url": "file:///a", "rsm.config.url": "file:///b"}
-        assert RemoteStorageSettings(both).url() == "file:///b"
+        assert RemoteStorageSettings(both).url(NO_FILES) == "file:///b/kafka-tiered-storage"
         own = both | {"remote.log.storage.manager.impl.prefix": "my.", "my.url": "file:///c"}
-        assert RemoteStorageSettings(own).url() == "file:///c"
+        assert RemoteStorageSettings(own).url(NO_FILES) == "file:///c/kafka-tiered-storage"
 
     def test_prefix_of_object_names(self) -> None:
-        assert settings(url="s3://bucket/", prefix="/a/b/").url() == "s3://bucket/a/b"
+        assert settings(url="s3://bucket/", prefix="/a/b/").url(NO_FILES) == "s3://bucket/a/b"
 
     def test_local_tiered_storage_of_kafka(self) -> None:
-        found = RemoteStorageSettings(KAFKAS | {"rsm.config.dir": "/data/a b"}).url()
+        found = RemoteStorageSettings(KAFKAS | {"rsm.config.dir": "/data/a b"}).url(NO_FILES)
         assert found == "file:///data/a%20b/kafka-tiered-storage"
 
     def test_store_options(self) -> None:
@@ -141,10 +141,10 @@ class TestInvalidSettings:
         with pytest.raises(ValueError, match=says):
             settings(**{name: value}).form(NO_FILES)
 
-    @pytest.mark.parametrize("url", [None, "", "/just/a/path", "bucket"])
+    @pytest.mark.parametrize("url", [None, "", "bucket", "just/a/path"])
     def test_invalid_url_is_refused(self, url: str | None) -> None:
         with pytest.raises(ValueError, match=r"remote\.log\.storage\.url .*file:///.*s3://"):
-            settings(**({} if url is None else {"url": url})).url()
+            settings(**({} if url is None else {"url": url})).url(NO_FILES)
 
     @pytest.mark.parametrize("name", ["retries", "request__timeout__ms"])
     def test_invalid_timeouts_are_refused(self, name: str) -> None:
