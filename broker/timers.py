@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 import trio
 
 from odradek.seams.clock import Clock
+from odradek.seams.containment import Containment
 from odradek.seams.locks import PromptLock
 
 K = TypeVar("K", bound=Hashable)
@@ -41,6 +42,7 @@ class Timers(Generic[K]):
         """`on_due` is called on the event loop, once for each `arm` that was not replaced."""
         self._clock = clock
         self._on_due = on_due
+        self._containment: Containment[K] = Containment("a timer")
         self._heap: list[Entry] = []
         self._numbers = count()
         self._armed: dict[K, Entry] = {}
@@ -110,7 +112,7 @@ class Timers(Generic[K]):
             heappop(self._heap)
             key = self._keys.pop(number)
             del self._armed[key]
-            self._on_due(key)
+            self._containment.call(key, self._on_due, key)
 
 
 class EventLoopYield:

@@ -26,6 +26,7 @@ from odradek.replication.controller.controller_result import ControllerResult
 from odradek.replication.controller.image import MetadataDelta, MetadataImage
 from odradek.replication.controller.leader_and_isr_updates import leads_any_partition
 from odradek.replication.raft.errors import NotController
+from odradek.seams.containment import Containment
 
 if TYPE_CHECKING:
     from odradek.broker.config.server_config import ServerConfig
@@ -93,6 +94,7 @@ class QuorumController:
         """Set when the active role, or whether other nodes exist, changes."""
         self._heartbeat_received = trio.Event()
         self._is_whole_cluster = True
+        self._tasks: Containment[str] = Containment("the controller", expected=(KafkaError,))
         metadata.on_active(self._active)
         metadata.subscribe(self._metadata_changed)
 
@@ -372,12 +374,22 @@ class QuorumController:
         self, task: str, work: Callable[[], Awaitable[T]]
     ) -> T | None:
         """Return None after a pause if the change could not be committed. `task` names it in the log."""
+        is_done = False
+
+        async def run() -> T:
+            nonlocal is_done
+            result = await work()
+            is_done = True
+            return result
+
+        result = None
         try:
-            return await work()
+            result = await self._tasks.run(f"the attempt to {task}", run)
         except KafkaError as error:
             log.warning("Unable to %s, retrying: %s", task, error)
+        if not is_done:
             await trio.sleep(PAUSE_SECONDS)
-            return None
+        return result
 
 
 def _log_change(broker_id: int, delta: MetadataDelta) -> None:

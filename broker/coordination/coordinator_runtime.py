@@ -21,6 +21,7 @@ from odradek.broker.coordination.coordinator_log import CoordinatorLog, partitio
 from odradek.broker.timers import EventLoopYield, monotonic_ms
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.clock import Clock
+from odradek.seams.containment import Containment
 from odradek.seams.files import Buffer
 from odradek.storage.errors import NoDescriptors
 
@@ -135,6 +136,12 @@ class CoordinatorRuntime(Generic[S, T]):
         self._to_load: deque[CoordinatorContext[S, T]] = deque()
         self._load_wanted = trio.Event()
         self._nursery: trio.Nursery | None = None
+        self._containment: Containment[CoordinatorContext[S, T]] = Containment(
+            "the coordinator",
+            self._mark_failed,
+            name=lambda context: f"{topic}-{context.partition}",
+            consequence="it stays unavailable",
+        )
         self.loads = 0
         self.failed_loads = 0
         """Number of partitions whose load failed."""
@@ -181,17 +188,16 @@ class CoordinatorRuntime(Generic[S, T]):
         if context.running is not None:
             context.running.cancel()
         if context.serves:
-            self._coordinator.on_unloaded(context)
+            context.failed = True
+            self._containment.call(context, self._coordinator.on_unloaded, context)
 
-    def fail(self, context: CoordinatorContext[S, T]) -> None:
-        """Mark the partition as failed and log the current exception. Other partitions stay
-        active."""
-        log.exception(
-            "Unexpected error in the coordinator of %s-%d; it stays unavailable",
-            self._topic,
-            context.partition,
-        )
-        self._unload(context)
+    def fail(self, context: CoordinatorContext[S, T], error: Exception) -> None:
+        """Log an unexpected error and mark the partition as failed. Other partitions stay active."""
+        self._containment.failed(context, error)
+
+    def _mark_failed(self, context: CoordinatorContext[S, T], error: Exception) -> None:
+        if not context.failed:
+            self._unload(context)
         context.loading, context.failed = False, True
 
     # Lookups
@@ -260,7 +266,13 @@ class CoordinatorRuntime(Generic[S, T]):
         if context.running is None and context.uncommitted and self.is_current(context):
             assert self._nursery is not None, "the coordinator does not run"
             context.running = trio.CancelScope()
-            self._nursery.start_soon(self._complete_pending_appends, context, context.running)
+            self._nursery.start_soon(
+                self._containment.run,
+                context,
+                self._complete_pending_appends,
+                context,
+                context.running,
+            )
 
     async def _complete_pending_appends(
         self, context: CoordinatorContext[S, T], scope: trio.CancelScope
@@ -297,7 +309,7 @@ class CoordinatorRuntime(Generic[S, T]):
                 context = self._to_load.popleft()
                 if self._contexts.get(context.partition) is context:
                     with trio.CancelScope() as context.running:
-                        await self._load(context)
+                        await self._containment.run(context, self._load, context)
                     context.running = None
                     self._start_waiting_for_commit(context)  # records that `on_replayed` appended
             self._load_wanted = trio.Event()
@@ -339,7 +351,9 @@ class CoordinatorRuntime(Generic[S, T]):
             context.partition, context.last_offset
         ):
             assert self._nursery is not None, "the coordinator does not run"
-            self._nursery.start_soon(self._serve_committed, context, load_summary)
+            self._nursery.start_soon(
+                self._containment.run, context, self._serve_committed, context, load_summary
+            )
         else:
             self._serve(context, load_summary)
 

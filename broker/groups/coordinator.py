@@ -418,8 +418,8 @@ class GroupCoordinator:
         the partition."""
         try:
             self._apply_result(context, group_id, act(self._now()))
-        except Exception:
-            self.runtime.fail(context)
+        except Exception as error:
+            self.runtime.fail(context, error)
             return False
         return True
 
@@ -474,8 +474,8 @@ class GroupCoordinator:
         """Resolve a group's regular expressions against the current topics and apply the result."""
         try:
             resolved = await resolve_expressions(resolve, self._environment.topics, self._clock)
-        except Exception:  # a bug fails the partition, not the node
-            self.runtime.fail(context)
+        except Exception as error:  # a bug fails the partition, not the node
+            self.runtime.fail(context, error)
             return
         if self.runtime.is_current(context):
             act = partial(context.shard.on_regular_expressions_resolved, resolve.group_id, resolved)

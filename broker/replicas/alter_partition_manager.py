@@ -21,6 +21,7 @@ import trio
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.partition.isr_state import CommittedIsr
+from odradek.seams.containment import Containment
 from odradek.seams.values import value_class
 
 if TYPE_CHECKING:
@@ -66,6 +67,10 @@ class AlterPartitionManager:
         self._waiting: dict[Replica, _PendingProposal] = {}
         self._wanted = trio.Event()
         self._complaint: str | None = None
+        self._containment: Containment[Replica] = Containment(
+            "applying the AlterPartition response",
+            name=lambda replica: f"{replica[0]}-{replica[1]}",
+        )
 
     def propose(
         self,
@@ -122,10 +127,10 @@ class AlterPartitionManager:
                 self._waiting.setdefault(replica, proposed)
             elif found.error_code is ErrorCode.none:
                 now = CommittedIsr(frozenset(found.isr), found.leader_epoch, found.partition_epoch)
-                proposed.responded(now)
+                self._containment.call(replica, proposed.responded, now)
                 continue
             else:
-                proposed.responded(found.error_code)
+                self._containment.call(replica, proposed.responded, found.error_code)
             is_done = False
         return is_done
 

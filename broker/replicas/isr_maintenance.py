@@ -18,6 +18,7 @@ import trio
 
 from odradek.replication.controller.image import BrokerImage
 from odradek.replication.partition.partition import Partition
+from odradek.seams.containment import Containment
 
 if TYPE_CHECKING:
     from odradek.broker.replicas.alter_partition_manager import AlterPartitionManager
@@ -51,6 +52,9 @@ class IsrMaintenance:
         self._lag_max_ms = lag_max_ms
         self._needed = trio.Event()
         self._brokers_changed = trio.Event()
+        self._containment: Containment[Partition] = Containment(
+            "ISR maintenance", name=lambda partition: f"{partition.topic}-{partition.index}"
+        )
 
     @cached_property
     def _alter_partition_manager(self) -> AlterPartitionManager:
@@ -98,7 +102,7 @@ class IsrMaintenance:
         number = 0
         for partition in self._partitions():
             if partition.leader_role is not None:
-                look_at(partition.leader_role)
+                self._containment.call(partition, look_at, partition.leader_role)
                 number += 1
                 if number % PARTITIONS_PER_STEP == 0:
                     await trio.lowlevel.checkpoint()

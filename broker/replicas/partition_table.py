@@ -30,6 +30,7 @@ from odradek.replication.controller.image import (
 from odradek.replication.errors import NotLeader, UnknownPartition, UnknownTopicId
 from odradek.replication.partition.partition import Partition, PartitionTraffic
 from odradek.replication.partition.replica_creation import decide_replica_creation
+from odradek.seams.containment import Containment
 from odradek.seams.values import value_class
 from odradek.storage.errors import DiskFull, LogFailed, NoDescriptors
 from odradek.storage.log.partition_log import PartitionLog
@@ -108,6 +109,12 @@ class PartitionTable:
         }
         """Replicas that existed before this run: their logs should be here, until they are deleted.
         """
+        self._applying: Containment[TopicPartition] = Containment(
+            "applying the metadata", consequence="the next change of the partition is applied again"
+        )
+        self._opening_logs: Containment[TopicPartition] = Containment(
+            "opening", consequence="the next request of the partition opens it again"
+        )
         self._busy: dict[Key, trio.Event] = {}
         self._to_open: dict[Key, None] = {}
         self._opening: list[trio.Event] = []
@@ -170,14 +177,19 @@ class PartitionTable:
                 self._to_open.pop((topic.name, index), None)
                 self._retry_at.pop((topic.name, index), None)
                 partition = self._by_id.get((topic_id, index))
+                name = TopicPartition(topic.name, index)
                 if partition is not None:
-                    self._forget(partition, UnknownPartition(f"{topic.name} is deleted"))
+                    reason = UnknownPartition(f"{topic.name} is deleted")
+                    self._applying.call(name, self._forget, partition, reason)
                 else:
-                    self._forget_unopened(topic, index)
+                    self._applying.call(name, self._forget_unopened, topic, index)
             if topic.name in self.past_traffic:
                 self._count_as_past(NO_TOPIC, self.past_traffic.pop(topic.name))
         for (topic_id, index), image in delta.changed_partitions.items():
-            self._partition_changed(delta.image.topics_by_id[topic_id], index, image)
+            topic = delta.image.topics_by_id[topic_id]
+            self._applying.call(
+                TopicPartition(topic.name, index), self._partition_changed, topic, index, image
+            )
 
     def _partition_changed(self, topic: TopicImage, index: int, image: PartitionImage) -> None:
         partition = self._by_id.get((topic.id, index))
@@ -309,6 +321,9 @@ class PartitionTable:
                         nursery.start_soon(self._try_to_open, (topic.name, index))
 
     async def _try_to_open(self, key: Key) -> None:
+        await self._opening_logs.run(TopicPartition(*key), self._open_or_log, key)
+
+    async def _open_or_log(self, key: Key) -> None:
         try:
             await self._open(*key)
         except UnknownPartition:
@@ -319,8 +334,6 @@ class PartitionTable:
             self._wanted.set()
         except KafkaError as error:
             log.warning("Unable to open %s-%d: %s", *key, error)
-        except Exception:  # a bug; the other partitions are opened
-            log.exception("Unexpected error while opening %s-%d", *key)
 
     async def _open(self, topic: str, index: int, topic_id: UUID | None = None) -> Partition:
         """Open the partition, of that topic id if it is given: the name may belong to a newer topic

@@ -16,6 +16,7 @@ import trio
 from odradek.broker.tiered.settings import RemoteLogSettings
 from odradek.protocol.errors import KafkaError
 from odradek.seams.clock import Clock
+from odradek.seams.containment import Containment
 from odradek.seams.entropy import Entropy
 
 log = logging.getLogger("odradek.tiered")
@@ -57,10 +58,15 @@ async def run_periodically(
     """Run until cancelled or TaskEnded is raised. `run_once` returns whether to run again at once.
     `on_outcome` receives the error of each run (of the store or the disk), or None."""
     back_off = BackOff(settings, entropy)
+
+    async def run_in_pool() -> bool:
+        async with pool:
+            return await run_once()
+
+    containment: Containment[str] = Containment("a task", expected=(TaskEnded, KafkaError, OSError))
     while True:
         try:
-            async with pool:
-                more = await run_once()
+            more = await containment.run(what, run_in_pool)
         except TaskEnded as ended:
             log.error("%s stopped: %s", what, ended)
             return
@@ -68,11 +74,11 @@ async def run_periodically(
             on_outcome(error)
             log.debug("%s: %s", what, error)
             pause = back_off.next()
-        except Exception:  # a bug, which must not affect other partitions
-            log.exception("%s: unexpected error, the task continues", what)
-            pause = back_off.next()
         else:
-            on_outcome(None)
-            back_off.reset()
-            pause = 0.0 if more else settings.interval_seconds
+            if more is None:  # an unexpected error
+                pause = back_off.next()
+            else:
+                on_outcome(None)
+                back_off.reset()
+                pause = 0.0 if more else settings.interval_seconds
         await clock.sleep(pause)

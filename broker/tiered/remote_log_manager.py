@@ -55,6 +55,7 @@ from odradek.replication.tiered.leader_epoch_recovery import (
     lacks_leader_epochs,
 )
 from odradek.seams import Seams
+from odradek.seams.containment import Containment
 from odradek.seams.values import value_class
 from odradek.storage.log_manager.log_manager import LogManager
 from odradek.storage.tiered.errors import (
@@ -165,6 +166,7 @@ class RemoteLogManager:
         self._histories = LeaderEpochRecovery(metadata, storage, seams.offload)
         self._metadata = metadata
         self._logs = logs
+        self._tasks: Containment[str] = Containment("the remote log tasks")
         self._seams = seams
         self._metrics = metrics
         self._settings = settings
@@ -269,8 +271,11 @@ class RemoteLogManager:
                 self.work.start(self._nursery)
                 for each in self._table.values():
                     self._nursery.start_soon(self._run_tasks, each)
-                self._nursery.start_soon(self._remind)
-                self._nursery.start_soon(self._storage_check.run)
+                for name, task in (
+                    ("the reminder of copy failures", self._remind),
+                    ("the check of the remote storage", self._storage_check.run),
+                ):
+                    self._nursery.start_soon(self._tasks.keep_running, name, task)
                 task_status.started()
         finally:
             self._nursery = None
@@ -278,15 +283,8 @@ class RemoteLogManager:
     async def _run_tasks(self, tiered: _TieredPartition) -> None:
         """Run the tasks of a partition until they end. An unexpected error restarts them: it must not end the
         node."""
-        back_off = BackOff(self._settings, self._seams.entropy)
         with tiered.scope:
-            while True:
-                try:
-                    await self._run_tasks_once(tiered)
-                    return
-                except Exception:
-                    log.exception("%s: unexpected error, the tasks start again", tiered.id)
-                    await self._seams.clock.sleep(back_off.next())
+            await self._tasks.keep_running(str(tiered.id), self._run_tasks_once, tiered)
 
     async def _run_tasks_once(self, tiered: _TieredPartition) -> None:
         tiered.partition.log.reset_highest_copied_offset()

@@ -267,8 +267,8 @@ class TransactionCoordinator:
         the partition."""
         try:
             self._apply_result(context, act(self._now()))
-        except Exception:
-            self.runtime.fail(context)
+        except Exception as error:
+            self.runtime.fail(context, error)
             return False
         return True
 
@@ -298,8 +298,8 @@ class TransactionCoordinator:
         """Run a task; an exception fails the partition, not the node."""
         try:
             await task(context, *args)
-        except Exception:
-            self.runtime.fail(context)
+        except Exception as error:
+            self.runtime.fail(context, error)
 
     @staticmethod
     def _respond(replies: Iterable[Reply]) -> None:

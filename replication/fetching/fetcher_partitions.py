@@ -35,6 +35,7 @@ from odradek.replication.partition.follower_state import (
 )
 from odradek.replication.replication_quota import ReplicationQuota, is_throttled
 from odradek.seams.clock import Clock
+from odradek.seams.containment import Containment
 from odradek.seams.values import value_class
 from odradek.storage.log.leader_epoch_cache import EpochEnd
 
@@ -79,6 +80,12 @@ class FetcherPartitions:
         self._throttled: dict[TopicIdAndPartition, None] = {}
         """Partitions of the session that the quota applies to."""
         self._held_back: dict[TopicIdAndPartition, Fetch] = {}
+        self._containment: Containment[FollowerRole] = Containment(
+            "replica fetching",
+            lambda role, error: role.stop(),
+            name=lambda role: f"{role.partition.topic}-{role.partition.index}",
+            consequence="partition marked as failed",
+        )
 
     def __len__(self) -> int:
         return len(self._roles)
@@ -121,6 +128,14 @@ class FetcherPartitions:
         if role is None:
             self._forget(key)
             return 0
+        try:
+            return self._check(key, role)
+        except Exception as error:
+            self._containment.failed(role, error)
+            self._forget(key)
+            return 0
+
+    def _check(self, key: TopicIdAndPartition, role: FollowerRole) -> int:
         want = role.next_action()
         if isinstance(want, Fetch):
             if role.has_remaining(want):
@@ -228,12 +243,16 @@ class FetcherPartitions:
         if query is None or role is None:
             return 0
         self.recheck(key)
-        if data.error_code:
-            role.failed_on_leader(query, error_code(data.error_code))
+        try:
+            if data.error_code:
+                role.failed_on_leader(query, error_code(data.error_code))
+                return 0
+            diverging = None if data.diverging_epoch is None else EpochEnd(*data.diverging_epoch)
+            response = FetchResult(data.high_watermark, data.log_start_offset, diverging)
+            return self._count(role, role.fetched(query, response, data.records))
+        except Exception as error:
+            self._containment.failed(role, error)
             return 0
-        diverging = None if data.diverging_epoch is None else EpochEnd(*data.diverging_epoch)
-        response = FetchResult(data.high_watermark, data.log_start_offset, diverging)
-        return self._count(role, role.fetched(query, response, data.records))
 
     def offsets_received(
         self,
@@ -244,6 +263,14 @@ class FetcherPartitions:
 
         A partition that is missing in `found` fails with NETWORK_EXCEPTION.
         """
+        self._containment.call(offset_query.role, self._handle_offset, offset_query, found)
+        self.recheck(offset_query.key)
+
+    def _handle_offset(
+        self,
+        offset_query: LeaderOffsetQuery,
+        found: Mapping[tuple[str, int], OffsetResult | EpochEnd | ErrorCode],
+    ) -> None:
         partition, query = offset_query.role.partition, offset_query.query
         result = found.get((partition.topic, partition.index), ErrorCode.network_exception)
         if isinstance(result, ErrorCode):
@@ -254,4 +281,3 @@ class FetcherPartitions:
         else:
             assert isinstance(query, QueryEpochEnd)
             offset_query.role.epoch_end_received(query, result)
-        self.recheck(offset_query.key)

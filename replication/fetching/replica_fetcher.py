@@ -49,6 +49,7 @@ from odradek.replication.partition.follower_role import FollowerRole
 from odradek.replication.partition.follower_state import OffsetResult, QueryOffset
 from odradek.replication.replication_quota import ReplicationQuota
 from odradek.seams.clock import Clock
+from odradek.seams.containment import Containment
 from odradek.seams.network import Address, Network
 from odradek.seams.values import value_class
 from odradek.storage.log.leader_epoch_cache import EpochEnd
@@ -130,6 +131,7 @@ class ReplicaFetcher:
         """Cancel scope of a Fetch that the leader may be holding."""
         self._cancelled_at = -CANCEL_INTERVAL_SECONDS
         self._reconnect_seconds = FIRST_RECONNECT_SECONDS
+        self._containment: Containment[str] = Containment("a replica fetcher")
         self._was_refused = False
         """Whether the last Fetch response had a top-level error."""
 
@@ -175,14 +177,19 @@ class ReplicaFetcher:
 
     async def run(self) -> None:
         with self._life:
-            while True:
-                address = self._context.address_of(self.leader_id)
-                if address is None:
-                    await self._wait(None)
-                    continue
+            await self._containment.keep_running(f"broker {self.leader_id}", self._run)
+
+    async def _run(self) -> None:
+        while True:
+            address = self._context.address_of(self.leader_id)
+            if address is None:
+                await self._wait(None)
+                continue
+            try:
                 with trio.CancelScope() as self._connection_scope:
                     self._connected_to = address
                     await self._fetch_from(address)
+            finally:
                 self._connection_scope = self._connected_to = None
                 self._partitions.session.lost()
 

@@ -25,6 +25,7 @@ from odradek.replication.partition.follower_state import LogChange
 from odradek.replication.partition.partition import Partition
 from odradek.replication.replication_quota import ReplicationQuota
 from odradek.seams.clock import Clock
+from odradek.seams.containment import Containment
 from odradek.seams.network import Address, Network
 from odradek.seams.values import value_class
 
@@ -87,6 +88,12 @@ class ReplicaFetcherManager:
         self._running: dict[tuple[int, int], ReplicaFetcher] = {}
         self._changed = trio.Event()
         self._nursery: trio.Nursery | None = None
+        self._changing: Containment[FollowerRole] = Containment(
+            "changing the log",
+            lambda role, error: role.stop(),
+            name=lambda role: f"{role.partition.topic}-{role.partition.index}",
+            consequence="partition marked as failed",
+        )
 
     def __len__(self) -> int:
         return len(self._followed)
@@ -212,7 +219,7 @@ class ReplicaFetcherManager:
     def change(self, key: TopicIdAndPartition, role: FollowerRole, change: LogChange) -> None:
         """Apply the change in a task, then recheck the partition."""
         assert self._nursery is not None, "`run` starts it before the fetchers"
-        self._nursery.start_soon(self._apply_change, key, role, change)
+        self._nursery.start_soon(self._changing.run, role, self._apply_change, key, role, change)
 
     async def _apply_change(
         self, key: TopicIdAndPartition, role: FollowerRole, change: LogChange

@@ -17,6 +17,7 @@ import trio
 
 from odradek.replication.controller.image import MetadataDelta, MetadataImage
 from odradek.replication.raft.metadata_batch_loader import MetadataTransaction
+from odradek.seams.containment import Containment
 from odradek.seams.values import state_class
 
 MetadataListener = Callable[[MetadataDelta], None]
@@ -47,6 +48,11 @@ class MetadataState:
         self._commits: deque[PendingCommit] = deque()
         self._listeners: dict[int, MetadataListener] = {}
         self._next_listener = 0
+        self._containment: Containment[MetadataListener] = Containment(
+            "publishing the metadata",
+            name=lambda listener: getattr(listener, "__qualname__", repr(listener)),
+            consequence="the other listeners are called",
+        )
         self._moved = trio.Event()
 
     def load(
@@ -112,7 +118,7 @@ class MetadataState:
         self._move(delta.image)
         if changes_cluster(delta):
             for listener in tuple(self._listeners.values()):
-                listener(delta)
+                self._containment.call(listener, listener, delta)
 
     def _move(self, image: MetadataImage) -> None:
         self.image = image

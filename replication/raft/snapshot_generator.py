@@ -25,6 +25,7 @@ from odradek.replication.raft.metadata_state import MetadataState
 from odradek.replication.raft.snapshots import SnapshotId, SnapshotWriter
 from odradek.replication.raft.voter_history import VoterHistory
 from odradek.seams.clock import Clock
+from odradek.seams.containment import Containment
 
 log = logging.getLogger("odradek.metadata")
 
@@ -59,6 +60,9 @@ class SnapshotGenerator:
         self._covered_bytes = 0  # bytes of the log that the newest snapshot contains
         self._last_at = clock.monotonic()
         self._wanted = trio.Event()
+        self._containment: Containment[str] = Containment(
+            "the metadata snapshot", expected=(OSError, KafkaError)
+        )
 
     async def run(self) -> None:
         """Take snapshots when they are due, until cancelled."""
@@ -68,7 +72,7 @@ class SnapshotGenerator:
             self._wanted = trio.Event()
             if self._is_due():
                 try:
-                    await self.take()
+                    await self._containment.run(str(self._log.directory), self.take)
                 except (OSError, KafkaError) as error:
                     # the log has all records, and the next attempt may find more space
                     log.error(

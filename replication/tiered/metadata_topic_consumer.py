@@ -32,6 +32,7 @@ from odradek.client.metadata import Cluster, Topic
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.topics import TopicPartition
 from odradek.replication.tiered.metadata_subscriptions import Lane, MetadataSubscriptions, Subject
+from odradek.seams.containment import Containment
 from odradek.storage.tiered.metadata_records import METADATA_TOPIC
 
 log = logging.getLogger("odradek.tiered")
@@ -98,6 +99,7 @@ class MetadataTopicConsumer:
         self._failing_since: float | None = None
         self._failure_logged_at = 0.0
         self._damaged: dict[tuple[Lane, int], _CorruptBatch] = {}
+        self._containment: Containment[str] = Containment("reading the metadata topic")
 
     @property
     def damaged_partitions(self) -> int:
@@ -121,8 +123,10 @@ class MetadataTopicConsumer:
         """Read the metadata topic until cancelled."""
         async with trio.open_nursery() as nursery:
             for lane in Lane:
-                nursery.start_soon(self._keep_readers, lane, nursery)
-            nursery.start_soon(self._find_ends)
+                nursery.start_soon(
+                    self._containment.keep_running, lane.name, self._keep_readers, lane, nursery
+                )
+            nursery.start_soon(self._containment.keep_running, "end offsets", self._find_ends)
 
     # Leaders
 
@@ -134,7 +138,13 @@ class MetadataTopicConsumer:
             leaders = await self._leaders(lane)
             for node_id in sorted(set(leaders.values()) - self._readers[lane]):
                 self._readers[lane].add(node_id)
-                nursery.start_soon(self._read_from, lane, node_id)
+                nursery.start_soon(
+                    self._containment.keep_running,
+                    f"broker {node_id}",
+                    self._read_from,
+                    lane,
+                    node_id,
+                )
             if leaders.keys() == self._subscriptions.cursors(lane).keys():
                 pause = PAUSE_S
                 await self._changed[lane].wait()

@@ -42,6 +42,7 @@ import trio
 from odradek.replication.controller.image import MetadataDelta, MetadataImage
 from odradek.replication.tiered.topic_metadata_manager import TopicBasedRemoteLogMetadataManager
 from odradek.seams import Seams
+from odradek.seams.containment import Containment
 from odradek.seams.offload import OBJECTS_LANE
 from odradek.seams.values import value_class
 from odradek.storage.tiered.errors import RemoteStorageError
@@ -176,6 +177,7 @@ class RemotePartitionRemover:
         self._node_id = node_id
         self._topic_state = topic_state
         self._woken = trio.Event()
+        self._containment: Containment[str] = Containment("removing remote log segments")
         self._removing: dict[TopicIdPartition, trio.CancelScope] = {}
         self._to_begin: list[TopicIdPartition] = []
         self._partitions = trio.CapacityLimiter(settings.partitions_at_once)
@@ -216,7 +218,7 @@ class RemotePartitionRemover:
             task_status.started()
             while True:
                 self._woken = trio.Event()
-                is_certain = await self._look(nursery)
+                is_certain = await self._containment.run("the inventories", self._look, nursery)
                 await trio.sleep(BREATH_S)
                 pause_s = self._settings.interval_s if is_certain else TOO_EARLY_S
                 with trio.move_on_after(pause_s):
@@ -241,7 +243,9 @@ class RemotePartitionRemover:
                     await trio.lowlevel.checkpoint()
         to_begin, self._to_begin = self._to_begin, []
         for partition in to_begin:
-            nursery.start_soon(self._remove_when_due, partition)
+            nursery.start_soon(
+                self._containment.run, str(partition), self._remove_when_due, partition
+            )
         return is_certain
 
     # Removal of one partition

@@ -45,6 +45,7 @@ from odradek.replication.tiered.metadata_topic import (
 )
 from odradek.replication.tiered.metadata_topic_consumer import MetadataTopicConsumer
 from odradek.seams import Seams
+from odradek.seams.containment import Containment
 from odradek.storage.tiered import metadata_records
 from odradek.storage.tiered.errors import (
     CorruptRemoteData,
@@ -151,6 +152,8 @@ class TopicBasedRemoteLogMetadataManager(RemotePartitionMetadataStore):
         self._opening = trio.Event()
         self._inventories: dict[int, PartitionInventory] = {}
         self._on_inventory_changed: Callable[[], None] = lambda: None
+        self._containment: Containment[str] = Containment("the remote log metadata manager")
+        self._records: Containment[str] = Containment("reading", consequence="it is skipped")
         self._publishing: dict[int, dict[object, float]] = {}
         """Running publications per metadata partition in order, with their start times."""
         self._refusing: set[int] = set()
@@ -320,6 +323,13 @@ class TopicBasedRemoteLogMetadataManager(RemotePartitionMetadataStore):
 
     # Records
 
+    def _handle_record_contained(
+        self, lane: Lane, index: int, offset: int, value: bytes | None
+    ) -> None:
+        """Handle a record; any client may have written it, so that an unexpected error skips the record only."""
+        name = f"the record of {METADATA_TOPIC}-{index} at offset {offset}"
+        self._records.call(name, self._handle_record, lane, index, offset, value)
+
     def _handle_record(self, lane: Lane, index: int, offset: int, value: bytes | None) -> None:
         try:
             event = metadata_records.decode(value or b"")
@@ -384,8 +394,9 @@ class TopicBasedRemoteLogMetadataManager(RemotePartitionMetadataStore):
         number of partitions.
         """
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._open_announced)
-            nursery.start_soon(self._snapshots.run, self._subscribed_partitions)
+            run = self._containment.keep_running
+            nursery.start_soon(run, "opening partitions", self._open_announced)
+            nursery.start_soon(run, "snapshots", self._snapshots.run, self._subscribed_partitions)
             task_status.started()
             async with (
                 self._cluster("admin") as admin,
@@ -406,7 +417,7 @@ class TopicBasedRemoteLogMetadataManager(RemotePartitionMetadataStore):
                 lanes,
                 self._subscriptions,
                 self._settings.consumer,
-                on_record=self._handle_record,
+                on_record=self._handle_record_contained,
                 progressed=self._progressed,
                 ensure_topic=lambda: self._recreate_topic(admin),
             )
@@ -456,7 +467,7 @@ class TopicBasedRemoteLogMetadataManager(RemotePartitionMetadataStore):
         """Open announced partitions, from their snapshots if there are any."""
         while True:
             while self._to_open:
-                await self._open(self._to_open[0])
+                await self._containment.run(str(self._to_open[0]), self._open, self._to_open[0])
                 self._to_open.popleft()
                 if not self._to_open:
                     self._reading_changed()

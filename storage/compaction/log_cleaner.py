@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from odradek.protocol.errors import KafkaError
+from odradek.seams.containment import Containment
 from odradek.seams.entropy import Entropy
 from odradek.seams.values import state_class
 from odradek.seams.workers import Worker, WorkerDied, Workers
@@ -77,6 +78,14 @@ class LogCleaner:
         self._waiting: set[PartitionLog] = set()
         """Logs for which the disk had no space; they are not tried again in this round."""
         self._uncleanable: set[PartitionLog] = set()
+        self._containment: Containment[PartitionLog] = Containment(
+            "cleaning",
+            lambda partition_log, error: self._uncleanable.add(partition_log),
+            name=lambda partition_log: f"{partition_log.topic}-{partition_log.partition}",
+            consequence="marking the partition as uncleanable",
+            expected=(WorkerDied,),
+        )
+        self._threads_containment: Containment[str] = Containment("a task")
         self.statistics = CleanerStatistics()
 
     async def run(self) -> None:
@@ -94,7 +103,12 @@ class LogCleaner:
             while True:
                 for number in range(self._threads()):
                     if number not in running:
-                        nursery.start_soon(cleaner, number)
+                        nursery.start_soon(
+                            self._threads_containment.keep_running,
+                            "the log cleaner",
+                            cleaner,
+                            number,
+                        )
                 await self._pause()
 
     async def pause(self, partition_log: PartitionLog) -> None:
@@ -152,7 +166,7 @@ class LogCleaner:
             async with self.workers.open() as worker:
                 while found is not None:
                     passes += 1
-                    if not await self._clean(worker, *found):
+                    if await self._containment.run(found[0], self._clean, worker, *found) is False:
                         waiting.add(found[0])
                         self._waiting.add(found[0])
                     self._left(found[0])
@@ -172,7 +186,9 @@ class LogCleaner:
         for partition_log in self._services.logs():
             if not self._is_candidate(partition_log):
                 continue
-            dirty_range = await self._find_dirty_range(partition_log, now_ms)
+            dirty_range = await self._containment.run(
+                partition_log, self._find_dirty_range, partition_log, now_ms
+            )
             if dirty_range is None or not self._is_candidate(partition_log):
                 continue
             dirtiest = max(dirtiest, dirty_range.ratio)
@@ -271,16 +287,15 @@ class LogCleaner:
             self._services.report(partition_log, error, files_unchanged=True)
             await one.tidy_up()
             return False
-        except Exception as error:
-            expected = isinstance(error, KafkaError)
+        except KafkaError as error:
             _logger.error(
-                "error when cleaning log %s. Marking the partition as uncleanable: %s",
-                name,
-                error,
-                exc_info=None if expected else error,
+                "error when cleaning log %s. Marking the partition as uncleanable: %s", name, error
             )
             self._uncleanable.add(partition_log)
             await one.tidy_up()
+        except Exception:
+            await one.tidy_up()
+            raise  # to the containment
         else:
             seconds = self._services.clock.monotonic() - started
             self._count(statistics, seconds)

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from math import inf
 
 import trio
 
 from odradek.seams.clock import Clock
+from odradek.seams.containment import Containment
 from odradek.seams.offload import Offload
 from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.log_directory import LogDirectory
@@ -24,6 +26,13 @@ from odradek.storage.log_registry.services import NEVER_MS, LogManagerIntervals,
 
 _logger = logging.getLogger("odradek.log_manager")
 
+_ONE_LOG: Containment[PartitionLog] = Containment(
+    "a periodic task",
+    lambda partition_log, error: partition_log.take_log_offline(error),
+    name=lambda partition_log: f"log {partition_log.directory}",
+    consequence="the log is offline",
+)
+
 
 async def run(
     services: LogServices,
@@ -33,6 +42,7 @@ async def run(
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run the periodic tasks of a LogManager, the flushes and the further `tasks`, until cancelled."""
+    containment: Containment[str] = Containment("a task")
     every = services.intervals()
     first_ms = every.initial_delay_ms
     checkpoint = services.checkpoint
@@ -49,13 +59,16 @@ async def run(
         for interval_ms, one_round in rounds:
             if interval_ms < NEVER_MS:
                 delay_ms = min(first_ms, interval_ms)
-                nursery.start_soon(_repeat, services, delay_ms, interval_ms, one_round)
+                repeat = partial(_repeat, services, delay_ms, interval_ms, one_round)
+                nursery.start_soon(containment.keep_running, "the log manager", repeat)
         for task in (services.directory_deletion.run, *tasks):
-            nursery.start_soon(task)
+            nursery.start_soon(containment.keep_running, "the log manager", task)
         for directory_logs in services.online_directories():
-            nursery.start_soon(flushing.run, directory_logs)
+            path = str(directory_logs.directory.path)
+            nursery.start_soon(containment.keep_running, path, flushing.run, directory_logs)
         for directory in services.directories.every:
-            nursery.start_soon(probe, services, directory)
+            path = str(directory.path)
+            nursery.start_soon(containment.keep_running, path, probe, services, directory)
         task_status.started()
 
 
@@ -114,6 +127,10 @@ async def _each(services: LogServices, act: Callable[[PartitionLog], object]) ->
 def attempt(partition_log: PartitionLog, act: Callable[[PartitionLog], object]) -> None:
     """Call `act` for one log and log its errors. An I/O error takes the directory offline, an
     unexpected error only the log."""
+    _ONE_LOG.call(partition_log, _attempt, partition_log, act)
+
+
+def _attempt(partition_log: PartitionLog, act: Callable[[PartitionLog], object]) -> None:
     try:
         act(partition_log)
     except StorageError as error:
@@ -122,11 +139,6 @@ def attempt(partition_log: PartitionLog, act: Callable[[PartitionLog], object]) 
         _logger.warning(
             "error in log %s: %s", partition_log.directory, partition_log.handle_io_error(error)
         )
-    except Exception as error:
-        _logger.error(
-            "log %s is offline after an unexpected error", partition_log.directory, exc_info=error
-        )
-        partition_log.take_log_offline(error)
 
 
 async def retention(services: LogServices) -> None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from odradek.protocol.topics import TopicPartition
+from odradek.seams.containment import Containment
 from odradek.seams.files import Files, OutOfDescriptors, Path
 from odradek.seams.values import state_class, value_class
 from odradek.storage.directories import names
@@ -99,6 +100,10 @@ class Mover:
         self.settings = settings
         self._throttle = Throttle(services.clock, lambda: settings().bytes_per_second)
         self._moves: dict[TopicPartition, Move] = {}
+        self._containment: Containment[Move] = Containment(
+            "the move", self._mark_failed, consequence="the move failed"
+        )
+        self._ending: Containment[Move] = Containment("the end of the move")
         self._changed = trio.Event()
 
     @property
@@ -255,7 +260,7 @@ class Mover:
                     if running < self.threads and not move.is_started:
                         move.is_started = True
                         running += 1
-                        nursery.start_soon(self._drive, move)
+                        nursery.start_soon(self._ending.run, move, self._drive, move)
                 await self._changed.wait()
 
     def settings_changed(self) -> None:
@@ -264,15 +269,15 @@ class Mover:
     async def _drive(self, move: Move) -> None:
         move.began = self._services.clock.monotonic()
         with move.scope:
-            try:
-                await self._advance(move)
-            except Exception:
-                _logger.exception("the move of %s failed: unexpected error", move)
-                # After an error in the swap the source may be `.delete`: then `.move` is needed.
-                in_swap = move.state is MoveState.SWAPPING
-                move.action = MoveAction.LEAVE if in_swap else MoveAction.DISCARD
-                move.state, move.last_event = MoveState.FAILED, None
+            await self._containment.run(move, self._advance, move)
         await self._end(move)
+
+    @staticmethod
+    def _mark_failed(move: Move, error: Exception) -> None:
+        # After an error in the swap the source may be `.delete`: then `.move` is needed.
+        in_swap = move.state is MoveState.SWAPPING
+        move.action = MoveAction.LEAVE if in_swap else MoveAction.DISCARD
+        move.state, move.last_event = MoveState.FAILED, None
 
     async def _advance(self, move: Move) -> None:
         """Apply events and execute actions until the move is over."""
