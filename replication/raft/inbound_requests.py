@@ -30,7 +30,7 @@ from odradek.replication.raft.quorum_state import (
     ResignedState,
     UnattachedState,
 )
-from odradek.replication.raft.raft_log import NOTHING, log_end, validate_offset_and_epoch
+from odradek.replication.raft.raft_log import NOTHING, election_end, validate_offset_and_epoch
 from odradek.replication.raft.snapshots import SnapshotId
 from odradek.replication.raft.voter_change_handler import VoterChangeHandler
 from odradek.replication.raft.voters import NO_DIRECTORY, ReplicaKey
@@ -66,7 +66,9 @@ class InboundRequests:
 
     def _grants(self, request: VoteRequest) -> bool:
         quorum = self._quorum
-        up_to_date = OffsetAndEpoch(request.last_epoch, request.end_offset) >= log_end(quorum.log)
+        up_to_date = OffsetAndEpoch(request.last_epoch, request.end_offset) >= election_end(
+            quorum.log
+        )
         match quorum.state:
             case UnattachedState() | ProspectiveState():
                 return grants_vote(

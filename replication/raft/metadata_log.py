@@ -9,6 +9,8 @@ called with `nowait`; the callers decide when to run them.
   previous process may have left records in the page cache only.
 - Recovery truncates a torn tail. Missing records below the recovery point are damage. They are only
   truncated if another voter has a copy.
+- A log that ends before `acknowledged_end` has lost synced records. Until they are fetched again, this voter
+  starts no election, and votes only for logs that end at or after it (`raft_log.election_end`).
 - If the newest snapshot ends after the log, or has a later epoch, the log restarts at the snapshot's end.
   A crash during `install` leaves this state.
 """
@@ -17,7 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import takewhile
 from typing import Any, Final
 from uuid import UUID
@@ -28,6 +30,8 @@ from odradek.protocol.records.control import ControlType, kraft_control_batch
 from odradek.protocol.records.records import Record, build_batch
 from odradek.protocol.topics import TopicPartition
 from odradek.replication.controller.image import InvalidMetadata
+from odradek.replication.raft.durable_ends import AcknowledgedEndFile, RecoveryPointFile
+from odradek.replication.raft.election_state import OffsetAndEpoch
 from odradek.replication.raft.errors import BatchTooLarge
 from odradek.replication.raft.messages import EpochEndOffset
 from odradek.replication.raft.quorum_state_store import QuorumStateStore
@@ -35,7 +39,6 @@ from odradek.replication.raft.snapshots import SnapshotDownload, SnapshotId, Sna
 from odradek.seams.clock import Clock
 from odradek.seams.files import Buffer, Files, Path
 from odradek.seams.values import value_class
-from odradek.storage.directories.checkpoints import Checkpoint, CorruptCheckpoint, format, parse
 from odradek.storage.directories.io_errors import takes_offline
 from odradek.storage.errors import DamagedLog, DiskFull, InconsistentTopicId, LogFailed
 from odradek.storage.log.config import DAY_MS, INT64_MAX, LogConfig
@@ -64,7 +67,6 @@ BOTH_REMEDY: Final = (
 )
 CHECKPOINT_S: Final = 10.0
 """Interval between checkpoints of the recovery point, in seconds."""
-RECOVERY_POINT: Final = Checkpoint.RECOVERY_POINT.value
 READ_BYTES: Final = 1024 * 1024
 READ_ON_LOOP_BYTES: Final = 64 * 1024
 """Read size on the event loop, where the batches are parsed as well."""
@@ -114,6 +116,9 @@ class MetadataLog:
         self.snapshots = SnapshotStore(files, self.directory)
         self.quorum_state = QuorumStateStore(files, self.directory)
         self._recovery_point = RecoveryPointFile(files, self.directory, TopicPartition(TOPIC, 0))
+        self._acknowledged_end = AcknowledgedEndFile(files, self.directory)
+        self._started_with_loss = False
+        """Whether records were lost at the start and have not been fetched again."""
         self._checkpoint_due_s = 0.0
         self.appended_ms = -1
         """Timestamp of the last batch that this node appended as leader, in ms."""
@@ -127,6 +132,7 @@ class MetadataLog:
         """
         self.snapshots.load()
         self._recovery_point.load()
+        self._acknowledged_end.load()
         synced, newest = self._recovery_point.offset, self.snapshots.newest
         if newest is not None and newest.end_offset >= synced:
             synced = 0  # the snapshot contains these records
@@ -136,6 +142,7 @@ class MetadataLog:
             self._require_other_copy(error, is_only_copy)
             log.error("%s; they are fetched from the leader again", error.message)
             self._log = self._recover(required_end_offset=0)
+            self._remember_loss(synced)
         self._sync()
         start = self._log.log_start_offset
         if start > 0 and (newest is None or newest.end_offset < start):
@@ -149,7 +156,14 @@ class MetadataLog:
         ):
             self._log.truncate_fully_and_start_at(newest.end_offset)
         self._log.advance_high_watermark(self._log.end_offset)
+        self._started_with_loss = self.has_lost_records
         self._checkpoint()
+
+    def _remember_loss(self, synced: int) -> None:
+        """Remember that the log ended at `synced`, if the file of the acknowledged end is missing. The epoch is at
+        least that of the last remaining record."""
+        with self._tolerate_full_disk():
+            self._acknowledged_end.remember(OffsetAndEpoch(self.last_epoch, synced))
 
     def _require_other_copy(
         self, damage: DamagedLog, is_only_copy: Callable[[Iterable[Batch]], bool]
@@ -211,11 +225,57 @@ class MetadataLog:
     def _checkpoint(self) -> None:
         """Write the recovery point; skipped while the disk is full. Raises LogFailed."""
         self._checkpoint_due_s = self._clock.monotonic() + CHECKPOINT_S
-        try:
+        with self._tolerate_full_disk():
+            self._advance_acknowledged_end()
+            self._acknowledged_end.sync()
+        with self._tolerate_full_disk():
             self._recovery_point.write(self._log.recovery_point)
+
+    @contextmanager
+    def _tolerate_full_disk(self) -> Iterator[None]:
+        """Ignore a full disk, at which the files keep earlier offsets. Raises LogFailed for other errors."""
+        try:
+            yield
         except OSError as error:
             if takes_offline(error, files_unchanged=True):
                 raise LogFailed(f"{self.directory} is offline: {error}") from error
+
+    # Synced records
+
+    @property
+    def acknowledged_end(self) -> OffsetAndEpoch:
+        """Largest log end that this node has reported as durable. The log ends before it if records were lost."""
+        return self._acknowledged_end.end
+
+    @property
+    def has_lost_records(self) -> bool:
+        return self.acknowledged_end > self._log_end
+
+    @property
+    def _log_end(self) -> OffsetAndEpoch:
+        return OffsetAndEpoch(self.last_epoch, self.end_offset)
+
+    def _advance_acknowledged_end(self) -> None:
+        """Store the end of the flushed log. Raises OSError."""
+        offset = self._log.recovery_point
+        if offset > self.start_offset:
+            self._acknowledged_end.advance(OffsetAndEpoch(self._epoch_before(offset), offset))
+        if self._started_with_loss and not self.has_lost_records:
+            self._started_with_loss = False
+            log.info("%s has fetched the lost records, up to offset %d", self.directory, offset)
+
+    def _epoch_before(self, offset: int) -> int:
+        """Epoch of the record before `offset`, or of the snapshot that ends there; 0 if there is neither."""
+        epoch = self._log.epochs.epoch_for(offset - 1)
+        if epoch is not None:
+            return epoch
+        newest = self.snapshots.newest
+        return 0 if newest is None or newest.end_offset != offset else newest.epoch
+
+    def accept_loss(self) -> None:
+        """Continue without the lost records, because there is no other voter. Raises OSError, LogFailed."""
+        with self._tolerate_full_disk():
+            self._acknowledged_end.limit(self._log_end)
 
     @property
     def end_offset(self) -> int:
@@ -331,8 +391,14 @@ class MetadataLog:
         return list(takewhile(lambda each: each.last_offset <= appended.last_offset, given))
 
     def truncate(self, end_offset: int) -> None:
-        """Truncate the log to `end_offset`; blocks."""
+        """Truncate the log to `end_offset`, because the leader's log diverges there; blocks.
+
+        The leader has all committed records, so the acknowledged end is lowered too. It is lowered first: a crash in
+        between must not look like a loss. Raises OSError, DiskFull and NoDescriptors with nothing changed, LogFailed.
+        """
+        self._acknowledged_end.limit(OffsetAndEpoch(self._epoch_before(end_offset), end_offset))
         self._log.truncate_to(end_offset)
+        self._acknowledged_end.limit(self._log_end)  # a whole batch may have been removed
 
     def install(self, download: SnapshotDownload) -> None:
         """Replace the log by a snapshot of the leader; blocks.
@@ -368,6 +434,8 @@ class MetadataLog:
     def flush(self) -> None:
         """Make all records appended before this call durable; blocks. Raises DiskFull, LogFailed."""
         self._log.flush()
+        with self._tolerate_full_disk():
+            self._advance_acknowledged_end()
         if self._clock.monotonic() >= self._checkpoint_due_s:
             self._checkpoint()
 
@@ -412,6 +480,7 @@ class MetadataLog:
     def close(self) -> None:
         self._log.close(clean=True)
         self._checkpoint()
+        self._acknowledged_end.close()
 
 
 def snapshots_to_drop(
@@ -436,29 +505,3 @@ def snapshots_to_drop(
         dropped.append(snapshot)
         total -= size
     return dropped
-
-
-class RecoveryPointFile:
-    """Recovery point checkpoint of the metadata log, in Kafka's checkpoint format."""
-
-    def __init__(self, files: Files, directory: Path, of: TopicPartition) -> None:
-        self._files = files
-        self._of = of
-        self.path = directory / RECOVERY_POINT
-        self.offset = 0
-        """Offset in the file; 0 without a file."""
-
-    def load(self) -> None:
-        """Read the file; a missing or corrupt one yields offset 0. Raises OSError."""
-        if not self._files.exists(self.path):
-            return
-        try:
-            self.offset = parse(self._files.read(self.path)).get(self._of, 0)
-        except CorruptCheckpoint as error:
-            log.warning("%s: %s; it is rewritten", self.path, error)
-
-    def write(self, offset: int) -> None:
-        """Store durably that all records below `offset` are durable. Raises OSError."""
-        if offset != self.offset:
-            self._files.write_new(self.path, format({self._of: offset}))
-            self.offset = offset

@@ -186,9 +186,39 @@ async def recover_quorum(
         if metadata_log.end_offset == 0:
             await blocking(_refuse_with_partitions, metadata_log, find_partitions)
         size_bytes = await _replay_log(metadata_log, start, replay, lambda batch: True)
+    if metadata_log.has_lost_records:
+        await _handle_lost_records(metadata_log, member, history, blocking)
     image = replay.finish().image
     return RecoveredQuorum(
         directory, member, election, history, image, replay.transactions, size_bytes
+    )
+
+
+async def _handle_lost_records(
+    metadata_log: MetadataLog,
+    member: QuorumMember,
+    history: VoterHistory,
+    blocking: Callable[..., Awaitable[Any]],
+) -> None:
+    """Log what the loss of synced records means for this node. Raises OSError, LogFailed."""
+    end, acknowledged = metadata_log.end_offset, metadata_log.acknowledged_end
+    if _is_only_voter(member, history):
+        await blocking(metadata_log.accept_loss)
+        consequence = "This node is the only voter and continues without them"
+    elif history.voters.includes(member.voter.key):
+        consequence = (
+            "This voter starts no election and votes only for controllers that have them, until it has fetched them "
+            "from the leader"
+        )
+    else:
+        consequence = "They are fetched from the leader again"
+    log.error(
+        "%s ends at offset %d, but this node had synced it up to offset %d (epoch %d): records are lost. %s",
+        metadata_log.directory,
+        end,
+        acknowledged.end_offset,
+        acknowledged.epoch,
+        consequence,
     )
 
 

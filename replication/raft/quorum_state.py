@@ -39,7 +39,7 @@ from odradek.replication.raft.messages import (
     RaftRequest,
     RemoveVoterResponse,
 )
-from odradek.replication.raft.raft_log import RaftLog
+from odradek.replication.raft.raft_log import RaftLog, election_end, log_end
 from odradek.replication.raft.request_manager import RequestManager
 from odradek.replication.raft.voter_changes import PendingVoterChange
 from odradek.replication.raft.voter_history import BEFORE_THE_LOG, VoterHistory
@@ -208,7 +208,11 @@ class QuorumState:
 
         Of two voters, the remaining one may lack the record of the removal. It could then not be
         elected without the removed voter (Raft dissertation, 4.2.2). Kafka stalls in this case.
+
+        A voter that has lost synced records starts no election: its log may lack committed records.
         """
+        if election_end(self.log) > log_end(self.log):
+            return False
         if self.is_voter:
             return True
         removed_at = self.history.voters_offset

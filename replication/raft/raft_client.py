@@ -8,6 +8,8 @@ calls with the time in ms of a monotonic clock. Each call returns actions (`acti
   voter votes at most once per epoch, so an epoch has one leader (`quorum_state.py`, `election_state.py`).
 - A record is committed when a majority has it on disk and the high watermark has reached the leader's
   own epoch. `AppendLeaderChangeMessage` writes the first record of the epoch at once (`leader_state.py`).
+- A voter that has lost records, which it had reported as durable, compares the end that it had reported with those of
+  candidates, and starts no election (`raft_log.election_end`).
 - A follower flushes before it fetches, so that a fetch offset is durable (`outbound_requests.py`).
 - The voter set in the log applies as soon as it is appended, and changes one voter at a time
   (`voter_changes.py`).

@@ -32,6 +32,11 @@ class RaftLog(Protocol):
         ...
 
     @property
+    def acknowledged_end(self) -> OffsetAndEpoch:
+        """Largest log end that this node has reported as durable. The log ends before it if records were lost."""
+        ...
+
+    @property
     def earliest_snapshot(self) -> SnapshotId | None: ...
 
     @property
@@ -56,6 +61,14 @@ OffsetValidation = ValidOffset | EpochEndOffset | SnapshotId
 
 def log_end(log: RaftLog) -> OffsetAndEpoch:
     return OffsetAndEpoch(log.last_epoch, log.end_offset)
+
+
+def election_end(log: RaftLog) -> OffsetAndEpoch:
+    """Log end that a voter compares with those of candidates: with the records that its disk has lost.
+
+    A majority may have committed them because this voter had acknowledged them.
+    """
+    return max(log_end(log), log.acknowledged_end)
 
 
 def validate_offset_and_epoch(log: RaftLog, fetch_offset: int, last_epoch: int) -> OffsetValidation:

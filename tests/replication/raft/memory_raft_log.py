@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from odradek.replication.raft.election_state import OffsetAndEpoch
 from odradek.replication.raft.messages import EpochEndOffset
 from odradek.replication.raft.snapshots import SnapshotId
 from odradek.replication.raft.voter_history import ControlChange
@@ -27,6 +28,7 @@ class MemoryLog:
         self.entries: list[Entry] = []
         self.start_offset = 0
         self.durable_end = 0
+        self.acknowledged_end = OffsetAndEpoch(0, 0)
         self.snapshots: list[SnapshotId] = []
         self._epochs: list[tuple[int, int]] = []  # epoch, start offset
         self.append([Entry(epoch, None) for epoch in epochs])
@@ -74,15 +76,30 @@ class MemoryLog:
         return [entry.change for entry in self.entries[start:] if entry.change is not None]
 
     def flush(self) -> None:
-        self.durable_end = self.end_offset
+        self.synced(self.end_offset)
+
+    def synced(self, end_offset: int) -> None:
+        """Everything below an offset is durable."""
+        self.durable_end = max(self.durable_end, end_offset)
+        if end_offset > 0:
+            epoch = self.entries[end_offset - 1].epoch
+            self.acknowledged_end = max(self.acknowledged_end, OffsetAndEpoch(epoch, end_offset))
 
     def truncate(self, end_offset: int) -> None:
+        """Truncate the log because the leader's log diverges."""
+        self.lose(end_offset)
+        self.acknowledged_end = min(
+            self.acknowledged_end, OffsetAndEpoch(self.last_epoch, self.end_offset)
+        )
+
+    def lose(self, end_offset: int) -> None:
+        """Lose the records from an offset on, without noticing."""
         del self.entries[end_offset:]
         self.durable_end = min(self.durable_end, end_offset)
         self._epochs = [each for each in self._epochs if each[1] < end_offset]
 
     def crash(self) -> None:
-        self.truncate(self.durable_end)
+        self.lose(self.durable_end)
 
     def snapshot(self, end_offset: int) -> None:
         """Write a snapshot of all entries below an offset, and delete these."""
@@ -91,7 +108,7 @@ class MemoryLog:
 
     def install(self, entries: Iterable[Entry], snapshot_id: SnapshotId) -> None:
         """Replace the log by a snapshot."""
-        self.truncate(0)
+        self.lose(0)
         self.append(entries)
         self.flush()
         self.snapshots = [snapshot_id]

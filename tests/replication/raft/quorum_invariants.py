@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from odradek.replication.raft.election_state import ElectionState
+from odradek.replication.raft.election_state import ElectionState, OffsetAndEpoch
 from odradek.replication.raft.messages import FetchRequest
 from odradek.replication.raft.raft_client import RaftClient
 from odradek.replication.raft.voters import ReplicaKey, Voter
@@ -22,6 +22,13 @@ class Caller(NamedTuple):
     id: int
     run_number: int
     number: int
+
+
+def _has(log: MemoryLog, end_offset: int, last: Entry) -> bool:
+    """Whether a record is on the disk of a node, or was acknowledged by it and lost with the disk."""
+    if len(log.entries) < end_offset:
+        return log.acknowledged_end >= OffsetAndEpoch(last.epoch, end_offset)
+    return log.durable_end >= end_offset and log.entries[end_offset - 1] == last
 
 
 @dataclass(slots=True)
@@ -84,8 +91,7 @@ class History:
             having = [
                 each.id
                 for each in quorum.voters
-                if self.nodes[each.id].log.durable_end >= high_watermark
-                and self.nodes[each.id].log.entries[high_watermark - 1] == last
+                if _has(self.nodes[each.id].log, high_watermark, last)
             ]
             if len(having) * 2 <= len(quorum.voters):
                 raise Violation(f"only {having} of {quorum.voters.ids} have {high_watermark}")

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from odradek.replication.raft import inbound_requests, voter_changes
+from odradek.replication.raft import inbound_requests, quorum_state, voter_changes
 from odradek.replication.raft.actions import PersistElectionState, RaftAction
 from odradek.replication.raft.leader_state import LeaderState
 from odradek.replication.raft.raft_client import RaftClient
+from odradek.replication.raft.raft_log import log_end
 from odradek.replication.raft.voters import VoterSet
 
 
@@ -53,6 +54,18 @@ def concurrent_voter_changes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(voter_changes, "_check_dynamic", lambda leader, history, change="": None)
 
 
+def forget_lost_records(patch: pytest.MonkeyPatch) -> None:
+    """A voter that has lost flushed records votes and starts elections with its shorter log."""
+    for module in (inbound_requests, quorum_state):
+        patch.setattr(module, "election_end", log_end)
+
+
+def start_elections_without_lost_records(patch: pytest.MonkeyPatch) -> None:
+    """A voter that has lost flushed records does not vote for shorter logs, but starts elections."""
+    patch.setattr(quorum_state, "election_end", log_end)
+
+
+FOUND_WITH_LOSSES = [forget_lost_records, start_elections_without_lost_records]
 FOUND_OFTEN = [
     vote_twice,
     respond_before_persisting,

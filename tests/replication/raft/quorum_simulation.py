@@ -2,7 +2,8 @@
 
 Messages are lost, delayed, duplicated and reordered. Hosts of stopped nodes refuse connections, and sometimes those of
 running nodes. Nodes crash between any two actions, and keep only flushed and persisted data. Clocks jump, voters are
-added and removed, and logs are replaced by snapshots. After `heal` there are no more faults, and the quorum must elect
+added and removed, and logs are replaced by snapshots. With `loses_records`, the disk of one node at a time loses flushed
+records too. After `heal` there are no more faults, and the quorum must elect
 a leader, commit records and equalize its logs in bounded time. All random values come from the seed.
 """
 
@@ -44,6 +45,7 @@ from odradek.replication.raft.messages import (
 )
 from odradek.replication.raft.quorum_state import QuorumRole, QuorumSettings
 from odradek.replication.raft.raft_client import RaftClient
+from odradek.replication.raft.raft_log import election_end, log_end
 from odradek.replication.raft.request_manager import BOOTSTRAP_SERVER
 from odradek.replication.raft.voter_history import ControlChange, VoterHistory
 from odradek.replication.raft.voters import Voter
@@ -102,6 +104,7 @@ class Simulation:
         voters: int = 3,
         static: bool = False,
         fault_rates: FaultRates | None = None,
+        loses_records: bool = False,
     ) -> None:
         self.random = random.Random(seed)
         self.fault_rates = fault_rates or FaultRates.draw(self.random)
@@ -119,6 +122,9 @@ class Simulation:
             self._start(node)
         self._repeat(self._client, 5, 40)
         self._repeat(self._inject_fault, 1, 2 * self.fault_rates.pause_ms)
+        self.losses = 0
+        if loses_records:
+            self._repeat(self._lose_records, 1, 4 * self.fault_rates.pause_ms)
 
     # Time
 
@@ -301,7 +307,7 @@ class Simulation:
                 return
             node.flushing = False
             if node.quorum.epoch == epoch:  # otherwise the log may have been truncated
-                node.log.durable_end = max(node.log.durable_end, min(end, node.log.end_offset))
+                node.log.synced(min(end, node.log.end_offset))
             self._act(node, node.quorum.flushed(end, epoch, self._clock(node)))
 
         slow = not self.reliable and self.random.random() < self.fault_rates.slow_flush
@@ -461,6 +467,16 @@ class Simulation:
                 if end > node.log.start_offset:
                     node.log.snapshot(end)
 
+    def _lose_records(self) -> None:
+        """Crash a node whose disk loses flushed records, unless another node still lacks those that it has lost."""
+        if self.reliable or any(_has_lost_records(each) for each in self.nodes.values()):
+            return
+        node = self.random.choice(list(self.nodes.values()))
+        if node.quorum is not None and node.log.durable_end > node.log.start_offset:
+            self.losses += 1
+            self._crash(node)
+            node.log.lose(self.random.randrange(node.log.start_offset, node.log.durable_end))
+
     def _change_voters(self) -> None:
         for node in self.nodes.values():
             if node.quorum is None or node.quorum.leadership is None:
@@ -507,6 +523,22 @@ class Simulation:
                 raise Violation(f"no settled leader {within_ms} ms after healing")
             self.run(self.now + 10)
         return self.now - healed
+
+
+def _has_lost_records(node: Node) -> bool:
+    return election_end(node.log) > log_end(node.log)
+
+
+def simulate_losses(seed: int, fault_rates: FaultRates | None = None) -> Simulation:
+    """The run of a seed in which nodes lose flushed records, with static voters."""
+    voters = random.Random(seed).choice([3, 3, 4, 5])
+    run = Simulation(
+        seed, nodes=voters, voters=voters, static=True, fault_rates=fault_rates, loses_records=True
+    )
+    run.run(1500)
+    run.heal()
+    run.settle(4000)
+    return run
 
 
 def simulate(seed: int, fault_rates: FaultRates | None = None) -> Simulation:

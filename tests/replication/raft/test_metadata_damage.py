@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
 from itertools import accumulate, pairwise
 from uuid import UUID
 
@@ -197,10 +198,11 @@ async def test_running_node_checkpoints_the_recovery_point() -> None:
 
 
 def written(node: VirtualNode) -> int:
-    version, count, line = node.files.read(RECOVERY_POINT).decode().splitlines()
-    assert (version, count) == ("0", "1")
+    version, count, line, crc = node.files.read(RECOVERY_POINT).decode().splitlines()
+    assert (version, count) == ("0", "2"), "Kafka's format"
     topic, partition, offset = line.split()
     assert (topic, partition) == ("__cluster_metadata", "0")
+    assert crc.startswith("crc32c 0 ")
     return int(offset)
 
 
@@ -223,6 +225,44 @@ async def test_corrupt_recovery_point_is_ignored(content: bytes) -> None:
     node.files.write_new(FIRST_SEGMENT, whole[:-1] + b"?")
     log = opened(node, is_only_copy=True)
     assert written(node) == log.end_offset
+
+
+def damaged_recovery_points(whole: bytes, offset: int) -> Iterator[bytes]:
+    """The recovery point with another offset, another partition or another CRC."""
+    line = b"__cluster_metadata 0 %d\n" % offset
+    yield whole.replace(line, b"__cluster_metadata 0 %d\n" % (offset + 2))
+    yield whole.replace(line, b"__cluster_metadata 0 %d\n" % (offset - 2))
+    yield whole.replace(line, b"__cluster_metadate 0 %d\n" % offset)
+    yield whole[:-2] + (b"1\n" if whole[-2:-1] != b"1" else b"2\n")
+
+
+async def test_recovery_point_with_wrong_crc_is_not_used(caplog: pytest.LogCaptureFixture) -> None:
+    node, _ = await ended_node()
+    end = written(node)
+    whole = node.files.read(RECOVERY_POINT)
+    damaged = list(damaged_recovery_points(whole, end))
+    for each in damaged:
+        assert each != whole
+        node.files.write_new(RECOVERY_POINT, each)
+        assert opened(node, is_only_copy=True).end_offset == end
+        assert node.files.read(RECOVERY_POINT) == whole
+    reported = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert len(reported) == len(damaged)
+    for message in reported:
+        assert message.startswith(f"{RECOVERY_POINT} is corrupt (")
+        assert "Log recovery checks the log from its start" in message
+
+
+async def test_recovery_point_without_crc_of_an_earlier_version_is_used() -> None:
+    node, whole = await ended_node()
+    end = written(node)
+    node.files.write_new(RECOVERY_POINT, b"0\n1\n__cluster_metadata 0 %d\n" % end)
+    node.files.write_new(FIRST_SEGMENT, whole[:-1] + b"?")
+    with pytest.raises(InvalidMetadata, match="are lost"):
+        opened(node, is_only_copy=True)
+    node.files.write_new(FIRST_SEGMENT, whole)
+    opened(node, is_only_copy=True)
+    assert written(node) == end
 
 
 @pytest.mark.parametrize("ends", [False, True])

@@ -8,8 +8,13 @@ import pytest
 
 from odradek.replication.raft.messages import FetchResponse
 from tests.replication.raft.quorum_invariants import Caller, Violation
-from tests.replication.raft.quorum_mutants import FOUND_OFTEN, FOUND_SELDOM
-from tests.replication.raft.quorum_simulation import FaultRates, Simulation, simulate
+from tests.replication.raft.quorum_mutants import FOUND_OFTEN, FOUND_SELDOM, FOUND_WITH_LOSSES
+from tests.replication.raft.quorum_simulation import (
+    FaultRates,
+    Simulation,
+    simulate,
+    simulate_losses,
+)
 
 STORM = FaultRates(loss=0.1, refusal=0.01, crash_at_disk=0.2, slow_flush=0.1, batch=1, pause_ms=30)
 
@@ -27,10 +32,16 @@ def test_thousand_simulated_quorums_keep_invariants() -> None:
         simulate(seed)
 
 
-def _is_found(seeds: range) -> bool:
+def test_committed_records_survive_a_voter_that_loses_flushed_records() -> None:
+    progress = [simulate_losses(seed) for seed in range(100)]
+    assert sum(run.losses for run in progress) > 200
+    assert sum(len(run.history.committed) for run in progress) > 1000
+
+
+def _is_found(seeds: range, run: Callable[[int, FaultRates | None], Simulation] = simulate) -> bool:
     for seed in seeds:
         try:
-            simulate(seed, STORM)
+            run(seed, STORM)
         except Violation:
             return True
     return False
@@ -42,6 +53,14 @@ def test_simulation_finds_mutant(
 ) -> None:
     mutant(monkeypatch)
     assert _is_found(range(200))
+
+
+@pytest.mark.parametrize("mutant", FOUND_WITH_LOSSES, ids=lambda each: each.__name__)
+def test_simulation_of_losses_finds_mutant(
+    mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant(monkeypatch)
+    assert _is_found(range(200), simulate_losses)
 
 
 @pytest.mark.slow

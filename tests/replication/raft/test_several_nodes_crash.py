@@ -5,6 +5,7 @@ After each crash the node starts on its remaining disk, rejoins the quorum, and 
 
 from __future__ import annotations
 
+import logging
 import random
 from contextlib import suppress
 from functools import partial
@@ -12,11 +13,15 @@ from functools import partial
 import pytest
 
 from odradek.protocol.errors import KafkaError
+from odradek.protocol.records.batch import batches
+from odradek.replication.raft.durable_ends import ACKNOWLEDGED_END
 from odradek.replication.raft.messages import AddVoterRequest, RemoveVoterRequest
 from odradek.replication.raft.metadata_log import MetadataLogSettings
 from odradek.testing.power import NodeCrashed
+from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_world import VirtualWorld
-from tests.replication.raft.metadata_quorum import MetadataQuorum, NodeRun, voter_of
+from tests.replication.raft.metadata_quorum import MetadataQuorum, NodeRun, play, voter_of
+from tests.support.metadata_nodes import FIRST_SEGMENT, LOG_DIRECTORY
 
 SETTINGS = MetadataLogSettings(retention_bytes=1500)
 
@@ -190,3 +195,80 @@ def test_power_loss_at_every_sync_of_a_new_node(may_vote: bool) -> None:
 
         survived = world.run(main)
     assert sync > 8
+
+
+def lose_last_batches(disk: VirtualDisk, count: int) -> None:
+    """Remove the last batches of the metadata log, which were synced, from the disk of a stopped node."""
+    files = VirtualWorld(3).node("disk", disk).files
+    whole = files.read(FIRST_SEGMENT)
+    sizes = [batch.size for batch in batches(memoryview(whole), allow_partial=True)]
+    files.write_new(FIRST_SEGMENT, whole[: sum(sizes[:-count])])
+
+
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("remaining", ["the leader", "none"])
+def test_voter_that_lost_acknowledged_records_elects_no_leader_without_them(
+    static: bool, remaining: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of three voters one lags and one loses a committed record; the third, which has it, is down at first."""
+
+    async def scenario(quorum: MetadataQuorum) -> None:
+        leader = await quorum.leader()
+        await quorum.commit("before")
+        await quorum.until_equal()
+        lagging, loser = (each for each in quorum.up() if each is not leader)
+        lagging_disk = await quorum.crash(lagging.id)
+        await quorum.commit("committed")
+        await quorum.pass_time(0.5)
+        loser_disk = await quorum.crash(loser.id)
+        leader_disk = await quorum.crash(leader.id)
+        lose_last_batches(loser_disk, 1)
+        quorum.start(lagging.id, lagging_disk)
+        quorum.start(loser.id, loser_disk)
+        await quorum.pass_time(20)
+        assert quorum.active() == [], "the committed record would be lost"
+        if remaining == "none":
+            await remove_acknowledged_ends(quorum)
+            await quorum.leader()
+            quorum.acknowledged.remove("committed")
+        else:
+            quorum.start(leader.id, leader_disk)
+        await quorum.commit("after")
+        await quorum.until_equal()
+
+    with caplog.at_level(logging.INFO, "odradek.metadata"):
+        play(scenario, static=static)
+    (error,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert "records are lost. This voter starts no election" in error
+    fetched = [each for each in caplog.records if "has fetched the lost records" in each.message]
+    assert len(fetched) == (remaining == "the leader")
+
+
+async def remove_acknowledged_ends(quorum: MetadataQuorum) -> None:
+    """Accept the loss, as documented, on all nodes."""
+    for number in [each.id for each in quorum.up()]:
+        disk = await quorum.stop(number)
+        files = VirtualWorld(3).node("disk", disk).files
+        files.remove(LOG_DIRECTORY / ACKNOWLEDGED_END)
+        quorum.start(number, disk)
+
+
+def test_voter_that_lost_records_votes_for_a_voter_that_has_them() -> None:
+    async def scenario(quorum: MetadataQuorum) -> None:
+        leader = await quorum.leader()
+        await quorum.commit("committed")
+        await quorum.until_equal()
+        loser, whole = (each for each in quorum.up() if each is not leader)
+        loser_disk = await quorum.crash(loser.id)
+        leader_disk = await quorum.crash(leader.id)
+        lose_last_batches(loser_disk, 1)
+        quorum.start(loser.id, loser_disk)
+        assert (await quorum.leader()).id == whole.id
+        await quorum.commit("after")
+        await quorum.until(lambda: len(quorum.up()) == 2)
+        await quorum.until_equal()
+        quorum.start(leader.id, leader_disk)
+        await quorum.crash(whole.id)
+        await quorum.commit("last")
+
+    play(scenario)
