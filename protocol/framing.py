@@ -79,7 +79,10 @@ def read_request_header(frame: memoryview) -> RequestHeader:
         if body < size and frame[body] == 0:
             body += 1
         else:
-            body = skip_tagged_fields(frame, body)
+            try:
+                body = skip_tagged_fields(frame, body)
+            except InvalidFrame as error:
+                raise InvalidFrame(f"header of {api.title} version {version}: {error}") from None
     return RequestHeader(api, version, correlation_id, client_id, body)
 
 

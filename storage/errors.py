@@ -93,9 +93,9 @@ class DamagedLog(StorageError):
 
 
 class UnsupportedCompression(StorageError):
-    """A batch has an unknown compression codec."""
+    """A batch has an unknown compression codec. Kafka does not expect it: the code is UNKNOWN_SERVER_ERROR."""
 
-    code = ErrorCode.unsupported_compression_type
+    code = ErrorCode.unknown_server_error
 
 
 class OutOfOrderSequence(StorageError):

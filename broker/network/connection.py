@@ -256,7 +256,10 @@ class ClientConnection:
             services.authorizer,
             connection=self,
         )
-        request = route.read(api.key, version, frame_view, header.body)
+        try:
+            request = route.read(api.key, version, frame_view, header.body)
+        except InvalidFrame as error:
+            raise InvalidFrame(f"{api.title} version {version}: {error}") from error
         quotas = services.client_quotas
         if quotas is not None and not self.endpoint.of_controller:
             return self._respond_within_quotas(quotas, route, request, len(frame_view), ctx)

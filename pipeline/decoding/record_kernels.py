@@ -88,12 +88,12 @@ def _copy(typing, source, at, target, to, size):
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _field(data, at, end, least):
-    """Decode a length and as many bytes; return (length, begin, end). The length is -1 for null if `least` is -1.
+def _field(data, at, end, nullable):
+    """Decode a length and as many bytes; return (length, begin, end). A negative length is null if `nullable`, as in Kafka.
     The end is -1 if the field is invalid.
     """
     length, begin = _varint(data, at, end)
-    if begin < 0 or length < least or length > end - begin:
+    if begin < 0 or (length < 0 and not nullable) or length > end - begin:
         return length, begin, -1
     return length, begin, begin + max(length, 0)
 
@@ -166,10 +166,10 @@ def decode_records(
             if position < 0 or offset <= previous or offset > batch.last_offset:
                 return kept, headers, BAD_OFFSET, number
             previous = offset
-            key_length, key_at, position = _field(data, position, end, -1)
+            key_length, key_at, position = _field(data, position, end, True)
             if position < 0:
                 return kept, headers, BAD_RECORD, number
-            value_length, value_at, position = _field(data, position, end, -1)
+            value_length, value_at, position = _field(data, position, end, True)
             if position < 0:
                 return kept, headers, BAD_RECORD, number
             header_count, position = _varint(data, position, end)
@@ -177,13 +177,13 @@ def decode_records(
                 return kept, headers, BAD_HEADER, number
             keep = low <= offset and offset < high and since <= timestamp and timestamp < until
             for _ in range(header_count):
-                length, at, position = _field(data, position, end, 0)
+                length, at, position = _field(data, position, end, False)
                 if position < 0:
                     return kept, headers, BAD_HEADER, number
                 if keep and want_headers:
                     header_key_size = _add(data, at, length, header_keys, header_key_size)
                     header_key_ends[headers] = header_key_size
-                length, at, position = _field(data, position, end, -1)
+                length, at, position = _field(data, position, end, True)
                 if position < 0:
                     return kept, headers, BAD_HEADER, number
                 if keep and want_headers:

@@ -68,11 +68,11 @@ read_long(Cursor *cursor, int64_t *value)
     return 1;
 }
 
-/* Skips bytes with a length before them; a length of -1 is null. */
+/* Skips bytes with a length before them; a negative length is null, as in Kafka. */
 static inline int
 skip_bytes(Cursor *cursor, int32_t *length)
 {
-    if (!read_int(cursor, length) || *length < -1)
+    if (!read_int(cursor, length))
         return 0;
     if (*length > 0) {
         if (*length > cursor->end - cursor->at)

@@ -74,10 +74,8 @@ def _scan_record(record: bytes) -> tuple[int, int, bool]:
 
 
 def _skip_bytes(record: bytes, position: int) -> tuple[int, int]:
-    """Length (-1: null) and the position after the bytes. Raises IndexError or CorruptBatch."""
+    """Length (negative: null, as in Kafka) and the position after the bytes. Raises IndexError or CorruptBatch."""
     length, position = read_varint(record, position)
-    if length < -1:
-        raise CorruptBatch
     if length > 0:
         position += length
         if position > len(record):

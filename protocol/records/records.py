@@ -1,7 +1,7 @@
 """Decodes and encodes the records of a batch, for callers that need their contents.
 
 A record: varint length of the rest, i8 attributes (unused), varlong timestamp delta, varint offset
-delta, key and value (varint length, -1 is null), varint header count, and of each header a key and
+delta, key and value (varint length, a negative one is null), varint header count, and of each header a key and
 a nullable value. Varints are zigzag. As in Java, decoding rejects a batch with bytes outside its
 records. Unlike Java, it also rejects offsets that do not increase or are outside the batch.
 """
@@ -131,9 +131,7 @@ def _headers(body: bytes, position: int, end: int, count: int) -> tuple[Headers,
 
 def _bytes(body: bytes, position: int, end: int) -> tuple[bytes | None, int]:
     size, position = read_varint(body, position)
-    if size < 0:
-        if size != -1:
-            raise CorruptBatch(f"a length of {size}")
+    if size < 0:  # as in Kafka, any negative length is null
         return None, position
     after = position + size
     if after > end:

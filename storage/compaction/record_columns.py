@@ -193,10 +193,10 @@ class BatchPage:
         offset_delta, at = varints(data, timestamp_end)
         key_size, key_start = varints(data, at)
         value_at = key_start + np.maximum(key_size, 0)
-        if (value_at >= end).any() or (key_size < -1).any():
+        if (value_at >= end).any():
             raise CorruptBatch(f"a key exceeds its record, near position {self.position}")
         value_size, at = varints(data, value_at)
-        if (at + np.maximum(value_size, 0) >= end).any() or (value_size < -1).any():
+        if (at + np.maximum(value_size, 0) >= end).any():
             raise CorruptBatch(f"a value exceeds its record, near position {self.position}")
         offset = self.base_offset[batch] + offset_delta
         if (offset_delta < 0).any() or (offset > self.last_offset[batch]).any():

@@ -151,13 +151,10 @@ def test_smallest_record_is_decoded() -> None:
         (b"\x0a\0\0\0\1\1\0", 1, 0),  # one byte shorter than its size
         (b"\x0e\0\0\0\1\1\0", 1, 0),  # longer than the batch
         (a_record(b"\0\0\0\1\1\0\0"), 1, 0),  # a byte after the headers
-        (a_record(b"\0\0\0\3\1\0"), 1, 0),  # a key of -2
-        (a_record(b"\0\0\0\1\5\0"), 1, 0),  # a value of -3
         (a_record(b"\0\0\0\x08\1\0"), 1, 0),  # a key longer than the record
         (a_record(b"\0\0\0\1\1\1"), 1, 0),  # -1 headers
         (a_record(b"\0\0\0\1\1\xfe\xff\xff\xff\x0f"), 1, 0),  # 2^31 - 1 headers
         (a_record(b"\0\0\0\1\1\2\1\1"), 1, 0),  # a header without a key
-        (a_record(b"\0\0\0\1\1\2\0\3"), 1, 0),  # a header's value of -2
         (a_record(b"\0\0\xff\xff\xff\xff\xff\xff\1\1\1\0"), 1, 0),  # a varint too long
         (a_record(b"\0\0\xff\xff\xff\xff\x1f\1\1\0"), 1, 0),  # of 33 bits
         (a_record(b"\0" + b"\xff" * 10 + b"\0\1\1\0"), 1, 0),  # a varlong too long
@@ -169,6 +166,13 @@ def test_smallest_record_is_decoded() -> None:
 def test_malformed_records_are_corrupt(body: bytes, count: int, last_delta: int) -> None:
     with pytest.raises(CorruptBatch):
         decode(raw_batch(body, count=count, last_delta=last_delta))
+
+
+@pytest.mark.parametrize("length", [b"\3", b"\5", b"\xff\xff\xff\xff\x0f"])
+def test_negative_length_is_null(length: bytes) -> None:
+    """-2, -3 and the smallest int, as in Kafka's Utils.readBytes."""
+    body = a_record(b"\0\0\0" + length + length + b"\2\0" + length)
+    assert decode(raw_batch(body)) == [Record(0, 0, None, None, (("", None),))]
 
 
 def test_headers_that_kafka_accepts_are_decoded() -> None:

@@ -55,6 +55,13 @@ def test_scan_summarizes_timestamps_keys_and_offsets(scan, records: list[Record]
 
 
 @either
+@pytest.mark.parametrize("length", [b"\3", b"\5", b"\xff\xff\xff\xff\x0f"])
+def test_scan_accepts_any_negative_length_as_null(scan, length: bytes) -> None:
+    record = b"\0\0\0" + length + length + b"\2\0" + length
+    assert scan(bytes([2 * len(record)]) + record, 1, 5) == (5, 5, 1, True)
+
+
+@either
 def test_scan_notices_offset_deltas_with_gaps(scan) -> None:
     body = body_of([Record(0, 5, b"", b""), Record(2, 5, b"", b"")])
     assert scan(body, 2, 5) == (5, 5, 0, False)

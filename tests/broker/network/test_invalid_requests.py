@@ -102,6 +102,20 @@ def test_invalid_frame_size_closes_the_connection(
     assert len(lines) == 1
 
 
+@pytest.mark.parametrize(
+    ("header", "body"), [(b"\0", b"\x80"), (b"\x80", b"")], ids=["body", "header"]
+)
+def test_truncated_request_is_logged_with_its_api_and_version(
+    broker: Broker, caplog: pytest.LogCaptureFixture, header: bytes, body: bytes
+) -> None:
+    request = struct.pack(">hhih", apis.METADATA.key, 12, 7, -1) + header + body
+    with caplog.at_level(logging.WARNING):
+        send_and_hang_up(broker, struct.pack(">i", len(request)) + request)
+        assert is_served(broker)
+    (line,) = [each.getMessage() for each in caplog.records if "varint" in each.getMessage()]
+    assert "Metadata version 12: cut short in a varint" in line
+
+
 def test_incomplete_frame_does_not_block_others(broker: Broker) -> None:
     with connect(broker) as stuck:
         stuck.sendall(struct.pack(">i", 900_000) + b"\0" * 10)

@@ -102,6 +102,14 @@ def test_invalid_batch_is_refused(data: memoryview, error: type[KafkaError]) -> 
         produced(data)
 
 
+@pytest.mark.parametrize("codec", [5, 7])
+def test_unknown_codec_has_the_error_code_of_kafka(codec: int) -> None:
+    """CompressionType.forId raises IllegalArgumentException, for which Kafka's code is -1."""
+    with pytest.raises(UnsupportedCompression) as refused:
+        produced(patched(batch(), 21, ">h", codec))
+    assert refused.value.code is ErrorCode.unknown_server_error
+
+
 def test_incomplete_second_batch_is_ignored() -> None:
     data = batch()
     for more in (1, 11, 16, 17, len(data) - 1):
@@ -432,7 +440,8 @@ def test_offset_deltas_that_are_not_consecutive_are_corrected(codec: int) -> Non
     assert [record.offset for record in decode(found)] == [0, 1, 2]
 
 
-def test_a_record_with_a_length_below_minus_one_is_refused_as_invalid() -> None:
+def test_record_with_a_key_length_of_minus_two_has_no_key() -> None:
     key_length_of_minus_two = bytes([14, 0, 0, 0, 3, 2, 65, 0])
-    with pytest.raises(InvalidRecord):
-        produced(with_body(with_timestamps(NOW_MS), key_length_of_minus_two))
+    found = produced(with_body(with_timestamps(NOW_MS), key_length_of_minus_two))
+    (record,) = decode(found)
+    assert (record.key, record.value) == (None, b"A")
