@@ -7,6 +7,7 @@ connection per broker, among all its tasks.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import lru_cache, partial
 from typing import TypeVar
 from uuid import UUID
@@ -35,6 +36,11 @@ from odradek.storage.tiered import metadata_records
 from odradek.storage.tiered.audit import KnownSegments
 from odradek.storage.tiered.errors import RemoteStorageError
 from odradek.storage.tiered.metadata_records import METADATA_TOPIC
+from odradek.storage.tiered.segment_metadata import (
+    RemoteLogSegmentMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
 
 __all__ = ["EARLIEST", "LATEST", "Brokers", "TopicPartition", "brokers_at"]
 
@@ -102,12 +108,11 @@ class Brokers:
     def local_log_start_offsets(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        """Return the local log start offsets (KIP-405); earlier offsets are in the remote tier only."""
-        return {
-            tp: offset
-            for tp, offset in self.offsets(dict.fromkeys(partitions, EARLIEST_LOCAL)).items()
-            if offset >= 0
-        }
+        """Return the local log start offsets (KIP-405); earlier offsets are in the remote tier only. Empty if the
+        brokers do not report them (before Kafka 3.4).
+        """
+        found = self._tier_offsets("the local log start offsets", partitions, EARLIEST_LOCAL)
+        return {tp: offset for tp, offset in found.items() if offset >= 0}
 
     def remote_log_end_offsets(
         self, partitions: Iterable[TopicPartition]
@@ -115,18 +120,45 @@ class Brokers:
         """Return the offset after the last tiered one (KIP-1005), of partitions for which the broker reports it
         (Kafka 3.9 and later).
         """
+        found = self._tier_offsets("the end of the remote tier", partitions, LATEST_TIERED)
+        return {tp: offset + 1 for tp, offset in found.items() if offset >= 0}
+
+    def _tier_offsets(
+        self, what: str, partitions: Iterable[TopicPartition], which: int
+    ) -> dict[TopicPartition, int]:
+        """Return offsets for a special timestamp; empty if the brokers do not support it."""
 
         async def query() -> dict[TopicPartition, int]:
-            wanted = dict.fromkeys(partitions, LATEST_TIERED)
             try:
-                found = await list_offsets(self._cluster, wanted)
+                found = await list_offsets(self._cluster, dict.fromkeys(partitions, which))
             except KafkaError as error:
                 if error.code is not ErrorCode.unsupported_version:
                     raise
                 return {}
-            return {tp: each.offset + 1 for tp, each in found.items() if each.offset >= 0}
+            return {tp: each.offset for tp, each in found.items()}
 
-        return self._request("the end of the remote tier", query)
+        return self._request(what, query)
+
+    def finished_segments(self, partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
+        """Return the segments of a partition that `__remote_log_metadata` has as completely copied now."""
+
+        def selected(count: int) -> tuple[int]:
+            return (metadata_records.metadata_partition(partition, count),)
+
+        async def query() -> list[RemoteLogSegmentMetadata]:
+            known = KnownSegments()
+
+            def apply(record: ConsumedRecord) -> None:
+                with suppress(RemoteStorageError):  # brokers skip unreadable records, too
+                    event = metadata_records.decode(record.value or b"")
+                    if event.partition == partition:
+                        known.apply(event)
+
+            await WholeTopic(self._cluster, METADATA_TOPIC, selected).read_to_end(apply)
+            finished = SegmentState.COPY_SEGMENT_FINISHED
+            return [each for each in known.segments(partition) if each.state is finished]
+
+        return self._request(f"the remote log metadata of {partition}", query)
 
     def remote_metadata(self) -> RemoteMetadata:
         """Return a reader of `__remote_log_metadata`; nothing is read yet."""

@@ -130,7 +130,9 @@ def _joined(pieces: Array) -> Array:
 
 @dataclass(frozen=True)
 class UnresolvedOffsets:
-    """Offsets `low` <= offset < `high` whose lineage or transactions are unknown, because an object cannot be read."""
+    """Offsets `low` <= offset < `high` whose segment is missing, or whose lineage or transactions are unknown, because
+    an object cannot be read.
+    """
 
     low: int
     high: int

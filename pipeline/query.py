@@ -21,6 +21,7 @@ from odradek.pipeline.decoding.record_selection import INT64_MAX, INT64_MIN, Abo
 from odradek.pipeline.errors import BadOption, DataLoss, with_skip_hint
 from odradek.pipeline.filters import PushedFilters
 from odradek.pipeline.leader_epoch_lineage import UnresolvedOffsets, overlapping
+from odradek.pipeline.missing_segments import MissingSegments, copied_ends
 from odradek.pipeline.options import OffsetSpec, SourceOptions
 from odradek.pipeline.planning import BrokerRange, LostOffsets, PlannedRange
 from odradek.pipeline.segment_columns import PackedSlices, SegmentSlices
@@ -63,6 +64,8 @@ class Query:
         self._filtered = filtered
         self._first_pages: dict[TopicPartition, FirstPage] = {}
         self._lost: dict[TopicPartition, list[LostOffsets]] = {}
+        self._missing: MissingSegments | None = None
+        """Of the current plan; None if only the store or only brokers are read."""
 
     @cached_property
     def _brokers(self) -> Brokers | None:
@@ -399,7 +402,11 @@ class Query:
         if self._brokers is None or self._store is None or not ranges:
             return ranges
         ends = self._brokers.remote_log_end_offsets(ranges)
-        return {tp: each for tp, each in ranges.items() if each[0] < ends.get(tp, INT64_MAX)}
+        tiered = {tp: each for tp, each in ranges.items() if each[0] < ends.get(tp, INT64_MAX)}
+        self._missing = MissingSegments(
+            self._store, self._brokers, copied_ends(self._brokers, ends, tiered)
+        )
+        return tiered
 
     def _plan_lost(
         self,
@@ -436,7 +443,7 @@ class Query:
         if late is not None:
             slices = slices[: late + 1]
             high = slices.high
-        unresolved = self._stored.unresolved(tp)
+        unresolved = [*self._stored.unresolved(tp), *self._missing_segments(tp, slices, low, high)]
         read = slices[slices.may_have_record_at_or_after(filtered.since_ms)]
         if self._options.leaves_out_aborted and len(read):
             aborted = self._stored.aborted(tp, read.low, read.high, unresolved)
@@ -463,6 +470,20 @@ class Query:
             plan.pieces += [part.packed() for part in parts if len(part)]
             plan.pieces += lacking[number] if number < len(lacking) else ()
             cursor = at
+
+    def _missing_segments(
+        self, tp: TopicPartition, slices: SegmentSlices, low: int, high: int
+    ) -> list[UnresolvedOffsets]:
+        """Return the offsets of copied segments that the store does not have. Raises BrokersUnavailable."""
+        id = self.partitions.get(tp)
+        if self._missing is None or id is None:
+            return []
+        missing = self._missing
+        return [
+            each
+            for begin, end, _ in slices.gaps(low, high)
+            for each in missing.among(id, begin, end)
+        ]
 
     def _lacking(
         self, tp: TopicPartition, low: int, high: int, unresolved: Sequence[UnresolvedOffsets]

@@ -22,7 +22,7 @@ import numpy as np
 from odradek.pipeline.decoding.record_selection import AbortedTransaction
 from odradek.pipeline.errors import BadOption, MissingSegment, UnreadableSegment, with_skip_hint
 from odradek.pipeline.leader_epoch_lineage import UnresolvedOffsets, prove_lineage
-from odradek.pipeline.segment_columns import Segments, SegmentSlices
+from odradek.pipeline.segment_columns import Segments, SegmentSlice, SegmentSlices
 from odradek.pipeline.store_errors import STORE_ERRORS, object_error
 from odradek.seams.entropy import RealEntropy
 from odradek.seams.object_store import open_objects
@@ -30,9 +30,11 @@ from odradek.seams.objects import ObjectDenied, ObjectInfo, ObjectMissing, Objec
 from odradek.seams.real_files import RealFiles
 from odradek.storage.log.leader_epoch_cache import CorruptEpochs, EpochStart, parse_checkpoint
 from odradek.storage.log.producer_snapshots import CorruptSnapshot, decode_snapshot
+from odradek.storage.tiered.custom_metadata import needs_manifest
 from odradek.storage.tiered.errors import CorruptRemoteData, RemoteResourceNotFound
 from odradek.storage.tiered.manifest import Manifest
 from odradek.storage.tiered.object_names import (
+    LOG_SUFFIX,
     MANIFEST_SUFFIX,
     ObjectName,
     keys_from,
@@ -289,6 +291,19 @@ class Store:
         if len(items) < 2:
             return [read(each) for each in items]
         return list(self._pool.map(read, items))
+
+    def lacking(self, slices: SegmentSlices) -> list[tuple[SegmentSlice, str]]:
+        """Return the slices of segments that cannot be read from the store, each with the key of a missing object."""
+        keys: set[str] = set()
+        for page in self._pages(partition_directory(slices.partition)):
+            keys.update(key for key in page if key.endswith((LOG_SUFFIX, MANIFEST_SUFFIX)))
+        found = []
+        for each in slices:
+            needed = [segment_key(each.segment, LOG_SUFFIX)]
+            if needs_manifest(each.segment.custom_metadata):
+                needed.append(segment_key(each.segment, MANIFEST_SUFFIX))
+            found += [(each, key) for key in needed if key not in keys][:1]
+        return found
 
     def _pages(self, prefix: str, after: str = "") -> Iterator[Sequence[str]]:
         with _named(prefix, "listed"):

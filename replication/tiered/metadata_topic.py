@@ -11,16 +11,11 @@ import logging
 
 from odradek.client.admin import NewTopic, create_topics
 from odradek.client.metadata import Cluster
-from odradek.client.partitioner import murmur2
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.seams.values import value_class
 from odradek.storage.tiered.metadata_records import METADATA_TOPIC
-from odradek.storage.tiered.segment_metadata import TopicIdPartition
 
 log = logging.getLogger("odradek.tiered")
-
-_INT = 0xFFFFFFFF
-_LONG = 0xFFFFFFFFFFFFFFFF
 
 
 class UnusableMetadataTopic(Exception):
@@ -48,18 +43,6 @@ class MetadataTopic:
                 "min.insync.replicas": str(self.min_in_sync),
             },
         )
-
-
-def metadata_partition(partition: TopicIdPartition, count: int) -> int:
-    """Return the metadata partition, of `count`, with the metadata of a partition, as in Kafka.
-
-    It is murmur2 of Java's `Objects.hash` of the lower and the upper half of the topic id, and the partition.
-    """
-    hashed = 1
-    for part in (partition.topic_id.int & _LONG, partition.topic_id.int >> 64):
-        hashed = (31 * hashed + ((part ^ part >> 32) & _INT)) & _INT
-    hashed = (31 * hashed + partition.partition) & _INT
-    return (murmur2(hashed.to_bytes(4, "big")) & 0x7FFFFFFF) % count
 
 
 async def ensure_metadata_topic(cluster: Cluster, wanted: MetadataTopic) -> None:

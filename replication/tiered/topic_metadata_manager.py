@@ -41,7 +41,6 @@ from odradek.replication.tiered.metadata_subscriptions import (
 from odradek.replication.tiered.metadata_topic import (
     UnusableMetadataTopic,
     ensure_metadata_topic,
-    metadata_partition,
 )
 from odradek.replication.tiered.metadata_topic_consumer import MetadataTopicConsumer
 from odradek.seams import Seams
@@ -54,7 +53,7 @@ from odradek.storage.tiered.errors import (
     RemoteResourceNotFound,
     RemoteStorageError,
 )
-from odradek.storage.tiered.metadata_records import METADATA_TOPIC
+from odradek.storage.tiered.metadata_records import METADATA_TOPIC, metadata_partition
 from odradek.storage.tiered.remote_partition_metadata_store import RemotePartitionMetadataStore
 from odradek.storage.tiered.segment_metadata import (
     PartitionDeleteState,

@@ -8,12 +8,11 @@ from odradek.client.consumer import ConsumedRecord
 from odradek.client.metadata import Cluster
 from odradek.client.whole_topic import WholeTopic
 from odradek.protocol.topics import TopicPartition
-from odradek.replication.tiered.metadata_topic import metadata_partition
 from odradek.seams.values import value_class
 from odradek.storage.tiered import metadata_records
 from odradek.storage.tiered.audit import KnownSegments
 from odradek.storage.tiered.errors import RemoteStorageError
-from odradek.storage.tiered.metadata_records import METADATA_TOPIC
+from odradek.storage.tiered.metadata_records import METADATA_TOPIC, metadata_partition
 from odradek.storage.tiered.segment_metadata import TopicIdPartition
 
 KEPT_BYTES = 24

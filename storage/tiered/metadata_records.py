@@ -9,6 +9,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+from odradek.client.partitioner import murmur2
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.schemas import remote_log_records as wire
 from odradek.protocol.schemas import serde
@@ -28,6 +29,9 @@ from odradek.storage.tiered.segment_metadata import (
 )
 
 METADATA_TOPIC = "__remote_log_metadata"
+_INT = 0xFFFFFFFF
+_LONG = 0xFFFFFFFFFFFFFFFF
+
 VERSION = 0
 """Version of all record types."""
 _UNLESS_FINISHED = b""
@@ -39,6 +43,18 @@ class UnknownRemoteRecord(RemoteStorageError):
     """The record has an unknown type or version of a later Kafka; readers skip it."""
 
     retryable = False
+
+
+def metadata_partition(partition: TopicIdPartition, count: int) -> int:
+    """Return the metadata partition, of `count`, with the metadata of a partition, as in Kafka.
+
+    It is murmur2 of Java's `Objects.hash` of the lower and the upper half of the topic id, and the partition.
+    """
+    hashed = 1
+    for part in (partition.topic_id.int & _LONG, partition.topic_id.int >> 64):
+        hashed = (31 * hashed + ((part ^ part >> 32) & _INT)) & _INT
+    hashed = (31 * hashed + partition.partition) & _INT
+    return (murmur2(hashed.to_bytes(4, "big")) & 0x7FFFFFFF) % count
 
 
 def encode(event: RemoteEvent) -> bytes:

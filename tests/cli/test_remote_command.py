@@ -16,12 +16,11 @@ from odradek.client.admin import NewTopic, create_topics, delete_records
 from odradek.client.metadata import open_cluster, parse_bootstrap
 from odradek.client.producer import open_producer
 from odradek.protocol.topics import TopicPartition
-from odradek.replication.tiered.metadata_topic import metadata_partition
 from odradek.seams.entropy import SeededEntropy
 from odradek.seams.object_store import open_objects
 from odradek.seams.objects import Objects
 from odradek.seams.real import real_seams
-from odradek.storage.tiered.metadata_records import encode
+from odradek.storage.tiered.metadata_records import encode, metadata_partition
 from odradek.storage.tiered.object_names import (
     NO_LEADER,
     partition_directory,

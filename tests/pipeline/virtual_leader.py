@@ -13,10 +13,12 @@ from odradek.client.batch_reader import FetchedBatches
 from odradek.client.metadata import Partition, Topic
 from odradek.client.special_timestamps import EARLIEST_LOCAL
 from odradek.pipeline.brokers import EARLIEST, LATEST, Brokers
+from odradek.pipeline.errors import BrokersUnavailable
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records.records import Record, build_batch
 from odradek.protocol.topics import TopicPartition
 from odradek.storage.log.leader_epoch_cache import EpochStart
+from odradek.storage.tiered.segment_metadata import RemoteLogSegmentMetadata, TopicIdPartition
 
 TOPIC_ID = UUID(int=1)
 RECORDS_A_FETCH = 5
@@ -69,6 +71,10 @@ class VirtualLeader(Brokers):
         self.logs = {
             TopicPartition("t", n): PartitionLog(*each) for n, each in enumerate(partitions)
         }
+        self.finished: list[RemoteLogSegmentMetadata] = []
+        """Copied segments of the only partition, in the remote log metadata."""
+        self.metadata_error: BrokersUnavailable | None = None
+        self.metadata_reads = 0
 
     def topics(self) -> dict[str, Topic]:
         partitions = {each: Partition(each, 1, 0, (1,), (1,), ()) for _, each in self.logs}
@@ -91,6 +97,17 @@ class VirtualLeader(Brokers):
     ) -> dict[TopicPartition, int]:
         ends = {where: self.logs[where].tiered_end for where in partitions}
         return {where: end for where, end in ends.items() if end is not None}
+
+    def local_log_start_offsets(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        return self.offsets(dict.fromkeys(partitions, EARLIEST_LOCAL))
+
+    def finished_segments(self, partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
+        self.metadata_reads += 1
+        if self.metadata_error is not None:
+            raise self.metadata_error
+        return list(self.finished)
 
     def lineage(self, where: TopicPartition, epochs: Iterable[int]) -> list[EpochStart]:
         return [EpochStart(0, 0)]

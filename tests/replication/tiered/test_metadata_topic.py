@@ -4,11 +4,8 @@ from uuid import UUID
 
 import pytest
 
-from odradek.replication.tiered.metadata_topic import (
-    MetadataTopic,
-    metadata_partition,
-)
-from odradek.storage.tiered.metadata_records import METADATA_TOPIC
+from odradek.replication.tiered.metadata_topic import MetadataTopic
+from odradek.storage.tiered.metadata_records import METADATA_TOPIC, metadata_partition
 from odradek.storage.tiered.segment_metadata import TopicIdPartition
 
 
