@@ -51,8 +51,8 @@ def check_reader() -> None:
     """Raise BrokenPipeError if the reader of stdout has closed it, without writing."""
     try:
         poll = select.poll()
-        poll.register(sys.stdout.fileno(), 0)
-        gone = any(events & select.POLLERR for _, events in poll.poll(0))
+        poll.register(sys.stdout.fileno(), select.POLLOUT)  # macOS reports nothing without an event
+        gone = any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
     except (OSError, ValueError):  # stdout is not a descriptor
         return
     if gone:

@@ -1,6 +1,6 @@
 """`Files` on the file systems of the machine, with descriptors that are opened when needed and evicted.
 
-Writes are positional (`pwritev` at the handle's `size`), never O_APPEND. So a descriptor can be closed and opened again
+Writes are positional (pwritev(2) at the handle's `size`), never O_APPEND. So a descriptor can be closed and opened again
 between two writes, and the next append overwrites one that failed partially. Every call borrows its descriptor, so an
 eviction on the loop cannot close it during a `sync` in a thread.
 
@@ -8,7 +8,7 @@ A pin costs nothing until the file is read. `remove`, `remove_tree` and a rename
 unreachable, so they first open the pinned handles of the file and keep them open. A rename updates the path of pinned
 handles, because their owner may have closed them already. `File.moved` updates handles that are not pinned.
 
-Assumptions about the file system: `fdatasync` covers the writes of all descriptors of a file; a rename is atomic; names
+Assumptions about the file system: `sync_data` covers the writes of all descriptors of a file; a rename is atomic; names
 are durable once their directory is synced. If writeback fails while a file has no descriptor, the next `sync`
 reports the error (Linux keeps it with the inode while the inode is in memory).
 """
@@ -17,16 +17,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import mmap
 import os
 import stat
-import struct
 import threading
 from collections.abc import Sequence
 from functools import partial
 
-from odradek.seams import zero_copy
 from odradek.seams.descriptors import Descriptor, DescriptorPool, PoolStatistics
 from odradek.seams.files import (
     IOV_MAX,
@@ -38,6 +35,16 @@ from odradek.seams.files import (
     WouldBlock,
     rest_after,
 )
+from odradek.seams.system_calls import (
+    READ_NOWAIT,
+    allocate,
+    copy,
+    lock_file,
+    sync_all,
+    sync_data,
+    write_out,
+    write_vector,
+)
 
 WRITE_BYTES_MAX = 64 << 10
 """Bytes per write call when a large buffer is appended.
@@ -47,15 +54,12 @@ to the host, and then the first access to each page is a fault in the host. Meas
 write 1 GB takes 0.2 to 3 s of CPU (median 1.1) in writes of 1 MiB, 0.25 to 0.46 s (median 0.29) in writes of 64 KiB, and
 always 0.5 s in writes of 16 KiB.
 """
-_ZEROS = bytes(1 << 20)
 _BUFFER_BYTES = 256 << 10
 _spare_buffers: list[memoryview] = []  # at most one for each thread that reads concurrently
 _PROBE = [bytearray(1)]  # the bytes read into it are not used
 _PROBED_AT_ITS_ENDS_BYTES = 1 << 20  # a connection sends this much before it yields
 _PROBE_EVERY_BYTES = 256 << 10
-_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 _EFFECTIVE = os.access in os.supports_effective_ids
-_F_OFD_SETLK = getattr(fcntl, "F_OFD_SETLK", None)
 
 
 class RealFile(Descriptor):
@@ -64,7 +68,7 @@ class RealFile(Descriptor):
     def __init__(self, pool: DescriptorPool, path: Path, flags: int, size: int) -> None:
         super().__init__(pool, path, flags)
         self._size = size
-        self._cannot_nowait = not _NOWAIT
+        self._cannot_nowait = not READ_NOWAIT
         self._changed = True
         """Whether this handle wrote after the last sync. Set after a write and cleared before a sync, so that a
         concurrent write in another thread is not missed."""
@@ -86,7 +90,7 @@ class RealFile(Descriptor):
         try:
             if size > WRITE_BYTES_MAX and len(parts) == 1:
                 _write_in_pieces(fd, memoryview(parts[0]), position)
-            elif len(parts) > IOV_MAX or os.pwritev(fd, parts, position) != size:
+            elif len(parts) > IOV_MAX or write_vector(fd, parts, position) != size:
                 _write_all(fd, parts, position)  # all parts again: rare, same bytes
         finally:
             self._changed = True
@@ -102,7 +106,7 @@ class RealFile(Descriptor):
         try:
             fd = self.borrow()
             try:
-                copied = zero_copy.copy(source_fd, part.position, fd, position, part.size)
+                copied = copy(source_fd, part.position, fd, position, part.size)
             finally:
                 self._changed = True
                 self.give_back()
@@ -146,7 +150,7 @@ class RealFile(Descriptor):
         got = 0
         try:
             while got < size:
-                more = os.preadv(fd, [buffer[: size - got]], position + got, _NOWAIT)
+                more = os.preadv(fd, [buffer[: size - got]], position + got, READ_NOWAIT)
                 if not more:
                     break
                 chunks.append(bytes(buffer[:more]))
@@ -167,11 +171,11 @@ class RealFile(Descriptor):
             return True
         fd = self.borrow()
         try:
-            os.preadv(fd, _PROBE, position, _NOWAIT)
-            os.preadv(fd, _PROBE, position + size - 1, _NOWAIT)
+            os.preadv(fd, _PROBE, position, READ_NOWAIT)
+            os.preadv(fd, _PROBE, position + size - 1, READ_NOWAIT)
             if size > _PROBED_AT_ITS_ENDS_BYTES:
                 for between in range(_PROBE_EVERY_BYTES, size - 1, _PROBE_EVERY_BYTES):
-                    os.preadv(fd, _PROBE, position + between, _NOWAIT)
+                    os.preadv(fd, _PROBE, position + between, READ_NOWAIT)
         except BlockingIOError:
             return False
         except OSError as error:
@@ -255,7 +259,7 @@ class RealFile(Descriptor):
         fd = self.borrow()
         try:
             self._changed = False
-            os.fdatasync(fd)
+            sync_data(fd)
         except OSError:
             self._changed = True
             self._failed_syncs += 1
@@ -266,7 +270,7 @@ class RealFile(Descriptor):
     def write_out(self, position: int, size: int, *, wait: bool) -> None:
         fd = self.borrow()
         try:
-            zero_copy.write_out(fd, position, size, wait=wait)
+            write_out(fd, position, size, wait=wait)
         finally:
             self.give_back()
 
@@ -288,7 +292,7 @@ class RealFile(Descriptor):
             return
         fd = self.borrow()
         try:
-            _allocate(fd, self._size, grow)
+            allocate(fd, self._size, grow)
         except OSError:
             os.ftruncate(fd, self._size)  # release what was allocated before the disk was full
             raise
@@ -335,7 +339,7 @@ class RealFiles:
         fd = self._pool.open_path(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
             _write_all(fd, [data], 0)
-            os.fsync(fd)
+            sync_all(fd)
         except OSError:
             with contextlib.suppress(OSError):
                 os.unlink(unfinished)  # free the space on a full disk
@@ -391,14 +395,14 @@ class RealFiles:
     def sync_directory(self, path: Path) -> None:
         fd = self._pool.open_path(str(path), os.O_RDONLY | os.O_DIRECTORY)
         try:
-            os.fsync(fd)
+            sync_all(fd)
         finally:
             os.close(fd)
 
     def lock(self, path: Path) -> RealLock:
         fd = self._pool.open_path(str(path), os.O_RDWR | os.O_CREAT)
         try:
-            _lock(fd)
+            lock_file(fd)
         except BaseException:
             os.close(fd)
             raise
@@ -458,27 +462,11 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _lock(fd: int) -> None:
-    """Take two locks: flock against other Odradek brokers, and a record lock against Kafka.
-
-    The record lock is the kind that FileChannel.tryLock takes on Kafka's `.lock`. It belongs to the open file
-    description (OFD) instead of the process, so two brokers in one process also exclude each other.
-    """
-    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    if _F_OFD_SETLK is None:
-        return
-    whole_file = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-    try:
-        fcntl.fcntl(fd, _F_OFD_SETLK, whole_file)
-    except PermissionError as error:  # POSIX allows EACCES instead of EAGAIN
-        raise BlockingIOError(errno.EAGAIN, error.strerror) from None
-
-
 def _write_all(fd: int, parts: Sequence[Buffer], position: int) -> None:
     """Write all bytes, with repeated calls after partial writes."""
     rest = rest_after(parts, 0)
     while rest:
-        written = os.pwritev(fd, rest[:IOV_MAX], position)
+        written = write_vector(fd, rest[:IOV_MAX], position)
         if not written:
             raise OSError(errno.EIO, "a write took no bytes")
         position += written
@@ -503,18 +491,6 @@ def _read_on(fd: int, position: int, size: int, data: bytes) -> bytes:
         chunks.append(more)
         got += len(more)
     return b"".join(chunks)
-
-
-def _allocate(fd: int, position: int, size: int) -> None:
-    try:
-        os.posix_fallocate(fd, position, size)
-    except OSError as error:
-        # The C library does not write zeros if the file system cannot allocate.
-        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
-            raise
-        for start in range(0, size, len(_ZEROS)):
-            chunk = memoryview(_ZEROS)[: min(len(_ZEROS), size - start)]
-            _write_all(fd, [chunk], position + start)
 
 
 def _mode(path: Path) -> int | None:

@@ -16,6 +16,9 @@ import trio
 
 from odradek.seams.network import Connection, ConnectionLost, Receiver
 
+HAS_EPOLL = hasattr(select, "epoll")
+"""Whether the platform has epoll, which `TcpSelector` needs. macOS has none, and uses `EachAlone`."""
+
 TURN_CONNECTIONS = 8
 TURN_BYTES = 4096
 """Limits of an iteration in connections and bytes: the first response waits for the last request."""

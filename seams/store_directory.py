@@ -28,6 +28,7 @@ from urllib.parse import quote
 from uuid import uuid4
 
 from odradek.seams.objects import ObjectsUnavailable
+from odradek.seams.system_calls import sync_all
 
 log = logging.getLogger("odradek.tiered")
 
@@ -229,6 +230,6 @@ def sync(path: OsPath) -> None:
     """Flush the bytes of a file, or the entries of a directory, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        sync_all(descriptor)
     finally:
         os.close(descriptor)

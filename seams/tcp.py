@@ -5,9 +5,9 @@ enters the scheduler after 1 MiB or 64 calls, so that no peer delays the others.
 socket, the next receive waits first, because the peer usually waits for a response. No locks are needed: a connection
 is used only on the loop, by one sending and one receiving task.
 
-Adjacent buffers are sent in one `sendmsg`. A file slice of `SENDFILE_MIN_BYTES` or more is sent by `sendfile`; a smaller
+Adjacent buffers are sent in one `sendmsg`. A file slice of `SENDFILE_MIN_BYTES` or more is sent by sendfile(2); a smaller
 one is read and sent with its neighbours, which is cheaper than two more system calls. If the file was truncated and
-ends before the slice, `sendfile` returns 0, which is an error. The fields before a slice are sent with its first bytes
+ends before the slice, sendfile returns 0, which is an error. The fields before a slice are sent with its first bytes
 (MSG_MORE): sent alone, they would wake up the peer too early, which on a busy machine costs half as much CPU as
 sending 1 MiB.
 
@@ -20,7 +20,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-import os
 import select
 import socket
 import struct
@@ -40,12 +39,13 @@ from odradek.seams.network import (
     Selector,
     SocketOptions,
 )
-from odradek.seams.selector import EachAlone, TcpSelector
+from odradek.seams.selector import HAS_EPOLL, EachAlone, TcpSelector
+from odradek.seams.system_calls import send_file
 
 log = logging.getLogger("odradek.network")
 
 SENDFILE_MIN_BYTES = 128 << 10
-"""Smallest file slice in bytes that is sent by `sendfile`; smaller ones are read and sent with their neighbours.
+"""Smallest file slice in bytes that is sent by sendfile(2); smaller ones are read and sent with their neighbours.
 
 Measured on loopback: ten slices of 8 KiB in a frame take 49 µs if read and 71 µs with sendfile. At 64 KiB the rates are
 2.0 GB/s and 1.4 GB/s. From 128 KiB they are equal, and sendfile needs no memory.
@@ -59,7 +59,7 @@ ACCEPT_BACKOFF_SECONDS = 0.1
 
 _SMALL_SLICES_BYTES = 256 << 10  # limit of bytes in memory per connection
 _MORE_FOLLOWS = getattr(socket, "MSG_MORE", 0)
-_HALF_CLOSED = getattr(select, "POLLRDHUP", 0)
+_HALF_CLOSED: int | None = getattr(select, "POLLRDHUP", None)
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _PORT_TRIES = 16
 
@@ -77,7 +77,8 @@ _NO_SUCH_FAMILY = frozenset((errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPRO
 # sendfile uses two descriptors: these are errors of the socket, all others are errors of the file.
 _PEER_GONE = frozenset(
     (errno.EPIPE, errno.ECONNRESET, errno.ECONNABORTED, errno.ENOTCONN, errno.ETIMEDOUT,
-     errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTDOWN, errno.ESHUTDOWN)
+     errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTDOWN, errno.ESHUTDOWN,
+     errno.EPROTOTYPE)  # macOS, while the peer's reset is processed
 )  # fmt: skip
 
 
@@ -167,8 +168,19 @@ class TcpConnection:
         if self._closed:
             return False
         poll = select.poll()
-        poll.register(self._sock, _HALF_CLOSED)  # poll always reports hang-ups and errors
-        return bool(poll.poll(0))
+        # Linux always reports hang-ups and errors, macOS only with a requested event
+        poll.register(self._sock, select.POLLHUP if _HALF_CLOSED is None else _HALF_CLOSED)
+        return bool(poll.poll(0)) or (_HALF_CLOSED is None and self._is_at_end)
+
+    @property
+    def _is_at_end(self) -> bool:
+        """Whether the next receive finds the end of the stream or an error; False if there are bytes before it."""
+        try:
+            return not self._sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
 
     def receive_nowait(self, view: memoryview) -> int | None:
         """Bytes received: 0 at the end of the stream, None if no data is available. For `TcpSelector`."""
@@ -289,7 +301,7 @@ class TcpConnection:
                 await self._end_turn()
             source = file.borrow()
             try:
-                sent = os.sendfile(
+                sent = send_file(
                     self._sock.fileno(), source, position, min(end - position, TURN_BYTES)
                 )
             except BlockingIOError:
@@ -453,7 +465,7 @@ class TcpNetwork:
         return next((canonical for *_, canonical, _ in found if canonical), name)
 
     def selector(self) -> Selector:
-        return TcpSelector() if hasattr(select, "epoll") else EachAlone()
+        return TcpSelector() if HAS_EPOLL else EachAlone()
 
 
 async def _addresses_to_bind(host: str, port: int) -> list[tuple[int, str, int]]:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import argparse
 import importlib
 import math
+import sys
 from collections.abc import Callable, Mapping
 
 from odradek.cli.errors import CommandFailed, WrongUsage
 
 EXTRA = "pip install 'odradek[bench]'"
+NEED_LINUX = ("run", "instructions")
 
 DESCRIPTION = """\
 Compare brokers on this machine. Workloads run over real sockets, and alternate between the brokers. The
@@ -52,6 +54,8 @@ def run(args: argparse.Namespace) -> int:
     name = args.bench_command
     if name is None:
         raise WrongUsage(f"specify a subcommand: {', '.join(COMMANDS)}; see odradek bench --help")
+    if name in NEED_LINUX and sys.platform != "linux":
+        raise CommandFailed(f"odradek bench {name} needs Linux: it reads /proc")
     try:
         code: int = importlib.import_module(f"odradek.bench.cli.{name}").run(args)
     except ModuleNotFoundError as error:

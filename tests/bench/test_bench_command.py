@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from odradek.bench import machine
-from odradek.bench.cli.main import COMMANDS
+from odradek.bench.cli.main import COMMANDS, NEED_LINUX
 from odradek.bench.peers import PEERS
 from odradek.bench.progress import TerminalProgress
 from odradek.bench.results_file import load, save
@@ -81,6 +81,15 @@ def test_missing_library_names_the_extra(
     monkeypatch.setattr("odradek.bench.cli.report.run", missing)
     assert main(["bench", "report", old]) == 1
     assert "pip install 'odradek[bench]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", NEED_LINUX)
+def test_measurements_need_linux(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert main(["bench", name]) == 1
+    assert capsys.readouterr().err == f"odradek: odradek bench {name} needs Linux: it reads /proc\n"
 
 
 def test_compare_with_a_regression_exits_with_1(

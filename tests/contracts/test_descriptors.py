@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from odradek.seams import real_files
 from odradek.seams.files import OutOfDescriptors, Path, WouldBlock
 from odradek.seams.real_files import RealFile, RealFiles
 from tests.contracts.descriptors import descriptors_left, open_descriptors
@@ -286,7 +287,7 @@ def test_second_sync_waits_for_the_first(
         except OSError:
             ends.append("failed")
 
-    monkeypatch.setattr(os, "fdatasync", slow)
+    monkeypatch.setattr(real_files, "sync_data", slow)
     first, second = threading.Thread(target=sync), threading.Thread(target=sync)
     first.start()
     assert begun.wait(10)

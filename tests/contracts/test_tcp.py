@@ -9,6 +9,7 @@ import pytest
 import trio
 import trio.testing
 
+from odradek.seams import tcp
 from odradek.seams.network import (
     Address,
     ConnectionLost,
@@ -67,6 +68,20 @@ async def test_free_port_is_free_in_both_families() -> None:
 async def test_listen_on_foreign_address_fails() -> None:
     with pytest.raises(OSError):
         await TcpNetwork().listen("192.0.2.1", 0)
+
+
+@pytest.mark.parametrize("event", [tcp._HALF_CLOSED, None])
+async def test_half_closed_peer_is_hung_up_with_and_without_the_event_of_linux(
+    monkeypatch: pytest.MonkeyPatch, event: int | None
+) -> None:
+    monkeypatch.setattr(tcp, "_HALF_CLOSED", event)
+    peer, connection = await accepted()
+    with peer:
+        assert not connection.is_hung_up
+        peer.shutdown(socket.SHUT_WR)
+        await connection.wait_readable()
+        assert connection.is_hung_up
+    await connection.aclose()
 
 
 async def test_half_closed_peer_gets_its_response() -> None:

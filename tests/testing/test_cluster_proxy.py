@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,7 +14,10 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from odradek.testing.cluster.connection_owner import find_connection_owner
+from odradek.testing.cluster.connection_owner import (
+    find_connection_owner,
+    find_owner_with_lsof,
+)
 from odradek.testing.cluster.links import CLIENTS, LinkDirection, LinkEnd, Links, LinkShape
 from odradek.testing.cluster.proxy import Proxy, join
 
@@ -177,7 +181,15 @@ with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as s:
 """
 
 
-async def test_connection_owner_is_found_in_proc(nursery: trio.Nursery) -> None:
+NEEDS_LSOF = pytest.mark.skipif(shutil.which("lsof") is None, reason="no lsof")
+
+
+@pytest.mark.parametrize(
+    "find", [find_connection_owner, pytest.param(find_owner_with_lsof, marks=NEEDS_LSOF)]
+)
+async def test_connection_owner_is_found_by_its_ports(
+    nursery: trio.Nursery, find: Callable[[int, int, Mapping[int, int]], int | None]
+) -> None:
     """The kernel distinguishes two connecting processes: only the node is known, and partitioned."""
     links, pids, port = Links([1, 2]), {}, 0
 
@@ -186,7 +198,7 @@ async def test_connection_owner_is_found_in_proc(nursery: trio.Nursery) -> None:
             await stream.send_all(piece)
 
     def who(peer_port: int) -> LinkEnd:
-        found = find_connection_owner(peer_port, port, pids)
+        found = find(peer_port, port, pids)
         return CLIENTS if found is None else found
 
     [listener] = await nursery.start(partial(trio.serve_tcp, echo, 0, host="127.0.0.1"))

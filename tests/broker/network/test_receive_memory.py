@@ -96,7 +96,8 @@ def test_competing_large_requests_are_all_handled() -> None:
 
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(produce, range(8)))
-        assert broker.node.services.receive_memory.reserved_bytes == 0
+        memory = broker.node.services.receive_memory
+        wait_until(lambda: memory.reserved_bytes == 0, 10, what="release of the memory")
 
 
 def test_memory_of_a_disconnected_client_is_released() -> None:
