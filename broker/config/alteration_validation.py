@@ -48,7 +48,7 @@ def validate_resource_configs(
             if name and broker_id(name) < 0:
                 raise KafkaError(ErrorCode.invalid_request, "Invalid negative broker ID.")
         case ResourceType.GROUP:
-            validate_group(config, name, wanted)
+            validate_group(config, name, wanted, existing)
         case ResourceType.CLIENT_METRICS:
             validate_client_metrics(name, wanted)
         case _:
@@ -155,11 +155,25 @@ def _check_dynamic_update(old: ServerConfig, new: ServerConfig) -> None:
             )
 
 
-def validate_group(config: ServerConfig, name: str, configs: Mapping[str, str]) -> None:
-    """Validate group configs. Raises KafkaError(invalid_config), or invalid_request without a group name."""
+_UNSUPPORTED_GROUPS = ("share", "streams")
+
+
+def validate_group(
+    config: ServerConfig, name: str, configs: Mapping[str, str], existing: Mapping[str, str]
+) -> None:
+    """Validate group configs. Raises KafkaError(invalid_config), or invalid_request without a group name.
+
+    Configs of share and streams groups, which Odradek does not support, are refused unless they exist already.
+    """
     if not name:
         raise KafkaError(ErrorCode.invalid_request, "Default group resources are not allowed.")
     try:
+        for changed, text in configs.items():
+            kind = changed.partition(".")[0]
+            if changed in GROUP and kind in _UNSUPPORTED_GROUPS and existing.get(changed) != text:
+                raise ConfigError.of(
+                    changed, text, f"{kind} groups are not supported by this version of Odradek"
+                )
         _check_group(config, configs)
     except ConfigError as error:
         raise KafkaError(ErrorCode.invalid_config, str(error)) from error

@@ -16,7 +16,14 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, cast
 
-from odradek.broker.config.all_configs import BROKER, DYNAMIC_ONLY, TOPIC, broker_row, is_dynamic
+from odradek.broker.config.all_configs import (
+    BROKER,
+    DYNAMIC_ONLY,
+    TOPIC,
+    broker_row,
+    is_dynamic,
+    listener_base,
+)
 from odradek.broker.config.config_layers import Layers, parse_all, refused_dynamic
 from odradek.broker.config.listeners import (
     EVERY_ADDRESS,
@@ -84,9 +91,15 @@ class ServerConfig:
         self.derived: dict[Any, Any] = {}
         """Values derived by other modules; cleared when a config changes."""
         self._read()
+        if to_serve:
+            _check_plaintext(
+                self
+            )  # first: other checks would recommend listeners that are not supported
         check_broker(self)
         if to_serve:
-            _check_served(self)
+            check_authorizer(
+                self.get_str("authorizer.class.name"), self.layers.static.get(SUPER_USERS, "")
+            )
 
     @classmethod
     def load(
@@ -436,18 +449,54 @@ def _without_refused(configs: Mapping[str, str], *, of_broker: bool) -> dict[str
     return {name: text for name, text in configs.items() if name not in refused}
 
 
-def _check_served(config: ServerConfig) -> None:
-    """Reject values that Kafka supports and Odradek does not."""
-    check_authorizer(
-        config.get_str("authorizer.class.name"), config.layers.static.get(SUPER_USERS, "")
+_ONLY_PLAINTEXT = "this version supports only the security protocol PLAINTEXT, without SASL and SSL"
+
+
+def _check_plaintext(config: ServerConfig) -> None:
+    """Reject security protocols other than PLAINTEXT, which Kafka supports and Odradek does not."""
+    for name, endpoints in (
+        ("listeners", config.all_listeners),
+        ("advertised.listeners", config.advertised_listeners),
+    ):
+        for endpoint in endpoints:
+            if endpoint.security_protocol != "PLAINTEXT":
+                raise ConfigError.of(
+                    name,
+                    f"{endpoint.name}://{endpoint.host}:{endpoint.port}",
+                    f"its security protocol is {endpoint.security_protocol}; {_ONLY_PLAINTEXT}",
+                )
+    name = "security.inter.broker.protocol"
+    if config.get_str(name) != "PLAINTEXT":
+        raise ConfigError.of(name, config.get_str(name), _ONLY_PLAINTEXT)
+    # Listeners of other nodes, to which this one connects
+    for name, listeners in (
+        ("inter.broker.listener.name", [config.optional_str("inter.broker.listener.name")]),
+        ("controller.listener.names", config.get_list("controller.listener.names")),
+    ):
+        for listener in filter(None, listeners):
+            protocol = config.listener_protocols.get(listener.upper(), "PLAINTEXT")
+            if protocol != "PLAINTEXT":
+                raise ConfigError.of(
+                    name,
+                    listener,
+                    f"its security protocol is {protocol} in listener.security.protocol.map;"
+                    f" {_ONLY_PLAINTEXT}",
+                )
+
+
+_OF_SECURITY = ("ssl.", "sasl.", "security.")
+"""Prefixes of configs that need a security protocol other than PLAINTEXT."""
+
+
+def _of_security(config: ServerConfig) -> list[str]:
+    """Configs that are set and have no effect with PLAINTEXT."""
+    return sorted(
+        name
+        for name in config.layers.static
+        if (listener_base(name) or name).startswith(_OF_SECURITY)
+        and (row := broker_row(name)) is not None
+        and not row.effect
     )
-    for endpoint in (*config.all_listeners, *config.advertised_listeners):
-        if endpoint.security_protocol != "PLAINTEXT":
-            raise ConfigError.of(
-                "listeners",
-                f"{endpoint.name}://{endpoint.host}:{endpoint.port}",
-                f"{endpoint.security_protocol} is not supported yet, only PLAINTEXT",
-            )
 
 
 _OF_PLUGINS = frozenset((SUPER_USERS, ALLOW_EVERYONE))
@@ -492,6 +541,8 @@ def _warnings(config: ServerConfig) -> list[str]:
         )
     if config.get_list("config.providers"):
         found.append("config.providers is not supported yet: values are not resolved")
+    if of_security := _of_security(config):
+        found.append(f"{', '.join(of_security)}: without effect, because {_ONLY_PLAINTEXT}")
     return found
 
 
@@ -648,10 +699,13 @@ def _check_listeners(config: ServerConfig) -> None:
         bool(advertised),
         "There must be at least one listener that is not in controller.listener.names",
     )
+    name = "inter.broker.listener.name"
+    if config[name] is None:
+        name = f"{name} is not set and security.inter.broker.protocol"
     _require(
         config.inter_broker_listener in advertised,
-        f"inter.broker.listener.name is {config.inter_broker_listener}, which is not advertised;"
-        f" it can be {', '.join(sorted(advertised))}",
+        f"{name} is {config.inter_broker_listener}, which is not advertised;"
+        f" inter.broker.listener.name can be {', '.join(sorted(advertised))}",
     )
     _require(
         advertised <= listening,

@@ -30,7 +30,8 @@ minimum (KAFKA-18659). Versions 0 to 2 of Produce are not supported.
 ApiVersions does not list the following APIs. Clients report that the broker does not support them:
 
 - SaslHandshake and SaslAuthenticate: listeners are PLAINTEXT.
-- The APIs of share groups (KIP-932) and of streams groups (KIP-1071).
+- The APIs of share groups (KIP-932) and of streams groups (KIP-1071). Group configs `share.*` and `streams.*` are
+  refused with INVALID_CONFIG.
 - GetTelemetrySubscriptions and PushTelemetry: Kafka lists them only if a metrics reporter receives client metrics.
   Odradek has no such reporter. Client metrics subscriptions are stored.
 

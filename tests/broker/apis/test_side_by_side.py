@@ -309,8 +309,6 @@ CHANGES: Sequence[tuple[int, str, Sequence[tuple[str, int, str | None]]]] = (
     (32, "g", [("consumer.session.timeout.ms", SET, "1")]),
     (32, "g", [("consumer.session.timeout.ms", SET, "50000")]),
     (32, "g", [("consumer.heartbeat.interval.ms", SET, "20000")]),
-    (32, "g", [("share.auto.offset.reset", SET, "by_duration:PT1H")]),
-    (32, "g", [("share.auto.offset.reset", SET, "none")]),
     (32, "g", [("nonsense", SET, "1")]),
     (32, "", [("consumer.session.timeout.ms", SET, "50000")]),
     (16, "s", [("interval.ms", SET, "1")]),

@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from odradek.broker.config import loggers
+from odradek.broker.config.all_configs import GROUP
 from odradek.broker.config.alteration_validation import (
     broker_id,
     list_configs,
@@ -82,15 +83,27 @@ def test_per_broker_config_needs_broker_id() -> None:
         {"consumer.session.timeout.ms": "60001"},
         {"consumer.heartbeat.interval.ms": "4999"},
         {"consumer.assignment.interval.ms": "15001"},
-        {"share.delivery.count.limit": "11"},
-        {"share.isolation.level": "read_sometimes"},
-        {"streams.num.standby.replicas": "3"},
     ],
 )
 def test_invalid_group_configs_are_rejected(configs: dict[str, str]) -> None:
     with pytest.raises(KafkaError) as refusal:
-        validate_group(CONFIG, "g", configs)
+        validate_group(CONFIG, "g", configs, {})
     assert refusal.value.code is ErrorCode.invalid_config
+
+
+@pytest.mark.parametrize("name", [name for name in GROUP if not name.startswith("consumer.")])
+def test_configs_of_unsupported_groups_are_refused(name: str) -> None:
+    """Neither share nor streams groups can exist. A config that Kafka stored can be kept or deleted."""
+    configs = {name: str(GROUP[name].default)}
+    kind = name.partition(".")[0]
+    with pytest.raises(
+        KafkaError, match=rf"configuration {name}: {kind} groups are not supported by this version"
+    ) as refusal:
+        validate_resource_configs(CONFIG, ResourceType.GROUP, "g", configs, {})
+    assert refusal.value.code is ErrorCode.invalid_config
+    both = {**configs, "consumer.session.timeout.ms": "50000"}
+    validate_resource_configs(CONFIG, ResourceType.GROUP, "g", both, configs)
+    validate_resource_configs(CONFIG, ResourceType.GROUP, "g", {}, configs)
 
 
 @pytest.mark.parametrize(
@@ -120,18 +133,17 @@ def test_validation_of_one_group_config_parses_no_others(
 
 
 def test_valid_group_configs_are_accepted() -> None:
-    validate_group(CONFIG, "g", {})
-    validate_group(CONFIG, "g", {"consumer.session.timeout.ms": "50000"})
-    validate_group(CONFIG, "g", {"streams.num.standby.replicas": "2"})
+    validate_group(CONFIG, "g", {}, {})
+    validate_group(CONFIG, "g", {"consumer.session.timeout.ms": "50000"}, {})
     with pytest.raises(KafkaError) as refusal:
-        validate_group(CONFIG, "", {})
+        validate_group(CONFIG, "", {}, {})
     assert refusal.value.code is ErrorCode.invalid_request
 
 
 def test_group_session_timeout_exceeds_heartbeat_interval() -> None:
     config = ServerConfig.from_properties({"group.consumer.max.heartbeat.interval.ms": "70000"})
     with pytest.raises(KafkaError, match=r"consumer\.session\.timeout\.ms"):
-        validate_group(config, "g", {"consumer.heartbeat.interval.ms": "45000"})
+        validate_group(config, "g", {"consumer.heartbeat.interval.ms": "45000"}, {})
 
 
 @pytest.mark.parametrize(

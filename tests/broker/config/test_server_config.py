@@ -139,7 +139,10 @@ def test_configs_of_plugins_and_listeners_are_known() -> None:
         "rsm.config.bucket=b\nrlmm.config.x=y\nlistener.name.plaintext.max.connections=5\n"
         "listener.name.sasl.plain.sasl.jaas.config=x"
     )
-    assert config.warnings == []
+    (warning,) = config.warnings
+    assert warning.startswith(
+        "listener.name.sasl.plain.sasl.jaas.config: without effect, because this"
+    )
     assert config["listener.name.plaintext.max.connections"] == 5
 
 
@@ -267,7 +270,7 @@ QUORUM = {
         ({"process.roles": "observer"}, "process.roles"),
         ({"inter.broker.listener.name": "OTHER"}, "listener.security.protocol.map"),
         ({"inter.broker.listener.name": "CONTROLLER"}, "not advertised"),
-        ({"security.inter.broker.protocol": "SSL"}, "not advertised"),
+        ({"security.inter.broker.protocol": "SSL"}, "only the security protocol PLAINTEXT"),
         (
             {
                 "inter.broker.listener.name": "PLAINTEXT",
@@ -360,9 +363,70 @@ def test_process_roles_are_parsed(changes: dict[str, str], roles: tuple[bool, bo
     assert config.controller_listener == "CONTROLLER"
 
 
-def test_unsupported_security_protocols_are_rejected() -> None:
-    with pytest.raises(ConfigError, match="SSL is not supported yet"):
-        of(listeners="SSL://:9092", security_inter_broker_protocol="SSL")
+SECURED_MAP = {"listener_security_protocol_map": "IN:PLAINTEXT,OUT:SASL_SSL,CONTROLLER:SSL"}
+
+
+@pytest.mark.parametrize(
+    ("configs", "names"),
+    [
+        ({"listeners": "SASL_PLAINTEXT://:9092"}, ("listeners", "SASL_PLAINTEXT")),
+        ({"listeners": "SSL://:9092", "security_inter_broker_protocol": "SSL"}, ("listeners", "SSL")),
+        (
+            {"listeners": "PLAINTEXT://:9092", "advertised_listeners": "SASL_SSL://h:1"},
+            (r"advertised\.listeners", "SASL_SSL"),
+        ),
+        ({"security_inter_broker_protocol": "SASL_SSL"}, (r"security\.inter\.broker\.protocol", "")),
+        ({"listeners": "IN://:1,OUT://:2", **SECURED_MAP}, ("listeners", "SASL_SSL")),
+        (
+            {"listeners": "IN://:1", "inter_broker_listener_name": "out", **SECURED_MAP},
+            (r"inter\.broker\.listener\.name", "SASL_SSL"),
+        ),
+        (
+            {
+                "listeners": "IN://:1", "inter_broker_listener_name": "IN", **SECURED_MAP,
+                "process_roles": "broker", "node_id": "2", "controller_listener_names": "CONTROLLER",
+                "controller_quorum_voters": "1@h:9093",
+            },
+            (r"controller\.listener\.names", "SSL"),
+        ),
+    ],
+)  # fmt: skip
+def test_first_error_of_a_secured_listener_is_that_it_is_not_supported(
+    configs: dict[str, str], names: tuple[str, str]
+) -> None:
+    """No other error recommends a listener that is refused next."""
+    name, protocol = names
+    with pytest.raises(
+        ConfigError,
+        match=rf"for configuration {name}: .*{protocol}.*only the security protocol PLAINTEXT, without SASL and SSL$",
+    ):
+        of(**configs)
+
+
+def test_security_configs_without_effect_are_warned_of() -> None:
+    found = of(
+        ssl_keystore_location="/k", **{"listener.name.plaintext.sasl.enabled.mechanisms": "PLAIN"}
+    )
+    (warning,) = found.warnings
+    assert warning.startswith(
+        "listener.name.plaintext.sasl.enabled.mechanisms, ssl.keystore.location: without effect"
+    )
+    assert of().warnings == []
+
+
+def test_inter_broker_listener_that_is_not_advertised_is_refused() -> None:
+    """Without inter.broker.listener.name, the security protocol is the name."""
+    mapped = {
+        "listeners": "IN://:1",
+        "listener_security_protocol_map": "IN:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    }
+    with pytest.raises(
+        ConfigError,
+        match=r"^inter\.broker\.listener\.name is not set and security\.inter\.broker\.protocol is PLAINTEXT, "
+        r"which is not advertised; inter\.broker\.listener\.name can be IN$",
+    ):
+        of(**mapped)
+    assert of(**mapped, inter_broker_listener_name="in").inter_broker_listener == "IN"
 
 
 # Topics
