@@ -19,8 +19,6 @@ import logging
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
-
 from odradek.pipeline.decoding.record_selection import INT64_MIN
 from odradek.pipeline.segment_columns import SegmentSlice
 from odradek.protocol.errors import CorruptBatch
@@ -28,6 +26,7 @@ from odradek.protocol.records.batch import HEADER_SIZE, Batch
 from odradek.seams.files import Buffer
 from odradek.storage.tiered.errors import (
     CorruptRemoteData,
+    CorruptRemoteIndex,
     RemoteResourceNotFound,
     RemoteStorageError,
 )
@@ -48,9 +47,6 @@ LOOK_BYTES = 1 << 14
 """Bytes in which a batch is searched; `index.interval.bytes` (default 4 KiB) are between two entries."""
 ATTEMPTS_MAX = 8
 """Maximum number of searches, each in twice as many bytes."""
-
-_TIME_ENTRY = np.dtype([("time", ">i8"), ("offset", ">i4")])
-"""Same as `storage.log.time_index.ENTRY`."""
 
 
 @dataclass(frozen=True)
@@ -142,23 +138,17 @@ class SegmentIndexes:
 
     @cached_property
     def _times(self) -> Buffer | None:
-        """Return the time index; None if it cannot be read or its entries do not increase. Errors of the segment
-        itself are found when it is read.
+        """Return the time index; None if it cannot be read or is wrong. Errors of the segment itself are found
+        when it is read.
         """
         try:
             index = self._storage.fetch_index(self._segment, IndexType.TIMESTAMP)
             check_index(index, IndexType.TIMESTAMP, self._segment)
+        except CorruptRemoteIndex as error:
+            self._log_unusable_index(IndexType.TIMESTAMP, str(error))
+            return None
         except RemoteStorageError as error:
             log.debug("reading without a time index: %s", error)
-            return None
-        entries = np.frombuffer(index, _TIME_ENTRY)
-        before, after = entries[:-1], entries[1:]
-        grows = (before["time"] < after["time"]) & (before["offset"] < after["offset"])
-        if not grows.all():
-            number = int(grows.argmin())
-            one, other = (entries[at].tolist() for at in (number, number + 1))
-            text = f"its entries (ms, relative offset) do not increase from {one} to {other}"
-            self._log_unusable_index(IndexType.TIMESTAMP, text)
             return None
         return index
 

@@ -5,6 +5,10 @@ one ends, be within the segment, have ascending offsets, and have the leader epo
 lineage has at its offset. A segment that an unclean leader copied may end with records of another
 lineage (T-60); the scan stops before them. Bytes that are no batch raise an error that names the
 segment.
+
+An index may be wrong and still lead to a batch. So the scan that starts by an index entry checks that a
+batch ends at the entry's offset, which is at or below the wanted one: then no batch was skipped. Until
+it has found that batch, each error is one of the index (CorruptRemoteIndex).
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from struct import Struct
 from odradek.protocol.records.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC
 from odradek.seams.files import Buffer
 from odradek.storage.log.leader_epoch_cache import EpochStart
-from odradek.storage.tiered.errors import CorruptRemoteData
+from odradek.storage.tiered.errors import CorruptRemoteData, CorruptRemoteIndex
 from odradek.storage.tiered.segment_metadata import RemoteLogSegmentMetadata
 
 _HEAD = Struct(">qiib6xi")
@@ -54,7 +58,8 @@ class BatchScanner:
         By the offset index, a batch from `position` on ends at offset `ends_at`: the one there, or
         in an older Kafka's index the last of those that were appended with it. The result has at
         most `max_bytes` bytes (or the first batch, with `at_least_one`) and no batch at or past
-        offset `limit`. `epochs` is the log's epoch cache.
+        offset `limit`. `epochs` is the log's epoch cache. Raises CorruptRemoteIndex for a position
+        outside the segment.
         """
         self._segment = segment
         self._size_bytes = segment.size_bytes
@@ -75,6 +80,8 @@ class BatchScanner:
         self.end = position
         self.base_offset = -1
         self.next_offset = offset
+        if not 0 <= position < max(segment.size_bytes, 1):
+            raise self._corrupt("has no batch")
         self.is_done = position >= segment.size_bytes
         self.has_diverged = False
         """Whether the next batch belongs to another lineage."""
@@ -167,7 +174,8 @@ class BatchScanner:
 
     def _corrupt(self, text: str) -> CorruptRemoteData:
         segment = self._segment
-        return CorruptRemoteData(
+        kind = CorruptRemoteData if self._ends_at is None else CorruptRemoteIndex
+        return kind(
             f"remote segment {segment.id} ({segment.start_offset} to {segment.end_offset}) {text} "
             f"at position {self.position}"
         )

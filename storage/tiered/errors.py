@@ -54,6 +54,14 @@ class CorruptRemoteData(RemoteStorageError):
     retryable = False
 
 
+class CorruptRemoteIndex(CorruptRemoteData):
+    """An index is wrong: its entries contradict each other or the segment's batches."""
+
+
+class UnusableRemoteIndex(CorruptRemoteIndex):
+    """An index was wrong when it was fetched, and is not fetched again yet. It was logged before."""
+
+
 class InvalidRemoteState(RemoteStorageError):
     """The event is not a valid transition from the segment's or partition's state (T-23, T-24,
     T-27)."""

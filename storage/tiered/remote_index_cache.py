@@ -8,8 +8,18 @@ unused ones after a TTL, and those of deleted segments at once.
     fetched → checked → `.tmp` written, synced → renamed
 
 So a file with its final name is complete after any crash, and `open` deletes the rest. The
-directory is not synced, because a lost file is only fetched again. Files that `open` finds are
-checked against their segment before their first use. A full or failed disk only costs fetches.
+directory is not synced, because a lost file is only fetched again. A full or failed disk only costs
+fetches.
+
+No stored checksum protects a file, so a disk may change it silently:
+
+- Each read compares the file with the checksum that it had when it was fetched, or at its first read
+  after a start. A file that differs is deleted and fetched again.
+- Files that `open` finds are checked against their segment before their first use (`check_index`).
+  `open` deletes transaction indexes and empty files, because no check finds what they lack.
+- Readers check each entry that they use against the batches, and call `refuse` if it is wrong. The file
+  is deleted and fetched again. If the index was just fetched, the object in the remote tier is wrong:
+  `fetch` raises UnusableRemoteIndex for `REFETCH_SECONDS`, and readers read the segment from its start.
 
 Concurrent requests for an index share one fetch. It runs in its own nursery and continues if the
 requests are cancelled, because a call in a thread cannot be cancelled and others may wait for it.
@@ -27,6 +37,7 @@ from uuid import UUID
 
 import trio
 
+from odradek.protocol.records.crc32c import crc32c
 from odradek.protocol.uuids import uuid_from_text, uuid_to_text
 from odradek.seams.files import Buffer, Files, Path
 from odradek.seams.offload import OBJECTS_LANE, Offload
@@ -36,6 +47,7 @@ from odradek.storage.tiered.errors import (
     CorruptRemoteData,
     RemoteResourceNotFound,
     RemoteSegmentNotFound,
+    UnusableRemoteIndex,
 )
 from odradek.storage.tiered.remote_index_lookup import ENTRY_BYTES, check_index
 from odradek.storage.tiered.remote_storage_manager import IndexType, RemoteStorageManager
@@ -45,6 +57,8 @@ _logger = logging.getLogger("odradek.tiered")
 
 TMP = ".tmp"
 NO_TTL = -1
+REFETCH_SECONDS = 60.0
+"""Time until an index is fetched again that was wrong when it was fetched."""
 
 Key = tuple[UUID, IndexType]
 """Segment id and index type."""
@@ -60,6 +74,10 @@ class _CachedIndexFile:
     used_at: float
     partition: TopicIdPartition | None = None
     """Partition of the segment; None until a file of an earlier run was checked."""
+    crc: int | None = None
+    """Checksum (CRC-32C) of the content; None until a file of an earlier run was checked."""
+    is_fetched: bool = False
+    """Whether this process fetched the file."""
 
 
 class RemoteIndexCache:
@@ -91,6 +109,8 @@ class RemoteIndexCache:
         self._calls: SharedCalls[Key, Buffer] = SharedCalls(nursery)
         self._being_deleted: dict[str, trio.Event] = {}
         """Files that are being deleted; a new file of that name waits."""
+        self._unusable: dict[Key, float] = {}
+        """Indexes that were wrong when they were fetched, and the time of their next fetch."""
         self._is_disk_writable = True
         self.total_bytes = 0
         self.fetches = 0
@@ -122,11 +142,10 @@ class RemoteIndexCache:
         for name in files.list(directory):
             key = _key_of(name)
             size_bytes = 0 if key is None else files.file_size(directory / name)
-            if key is None or size_bytes % ENTRY_BYTES[key[1]]:
-                if key is not None or name.endswith((TMP, DELETED)):
-                    files.remove(directory / name, missing_ok=True)
-            else:
+            if key is not None and _may_be_kept(key[1], size_bytes):
                 found.append((key, name, size_bytes))
+            elif key is not None or name.endswith((TMP, DELETED)):
+                files.remove(directory / name, missing_ok=True)
         return found
 
     # Lookup
@@ -135,8 +154,8 @@ class RemoteIndexCache:
         """The index, from the disk or from the remote tier. A missing transaction index is returned
         as empty.
 
-        Raises RemoteStorageError: CorruptRemoteData if it contradicts the segment,
-        RemoteResourceNotFound if the index or the segment does not exist.
+        Raises RemoteStorageError: CorruptRemoteIndex if it contradicts the segment, CorruptRemoteData
+        if its object is damaged, RemoteResourceNotFound if the index or the segment does not exist.
         """
         key = segment.id.id, kind
         return await self._calls.result(key, partial(self._fetch, key, segment))
@@ -144,22 +163,48 @@ class RemoteIndexCache:
     async def _fetch(self, key: Key, segment: RemoteLogSegmentMetadata) -> Buffer:
         kept = self._files_by_key.get(key)
         if kept is not None:
-            data = await self._read(key, kept, segment)
-            if data is not None:
-                return data
+            cached = await self._read(key, kept, segment)
+            if cached is not None:
+                return cached
         kind = key[1]
+        if self._monotonic() < self._unusable.get(key, 0.0):
+            raise UnusableRemoteIndex(f"the {kind.value} of remote segment {segment.id} is wrong")
         self.fetches += 1
         try:
-            data = await self._offload.run(
-                self._storage.fetch_index, segment, kind, lane=OBJECTS_LANE
+            data, crc = await self._offload.run(
+                self._fetch_from_store, segment, kind, lane=OBJECTS_LANE
             )
+        except CorruptRemoteData as error:
+            self._set_unusable(key, segment, error)
+            raise
+        await self._store(key, segment, data, crc)
+        return data
+
+    def _fetch_from_store(
+        self, segment: RemoteLogSegmentMetadata, kind: IndexType
+    ) -> tuple[Buffer, int]:
+        """Fetch and check an index, in a thread; the index and its checksum."""
+        try:
+            data = self._storage.fetch_index(segment, kind)
         except RemoteResourceNotFound as error:
             if kind is not IndexType.TRANSACTION or isinstance(error, RemoteSegmentNotFound):
                 raise
             data = b""  # as in Kafka: for older copies it is not known whether one exists
         check_index(data, kind, segment)
-        await self._store(key, segment, data)
-        return data
+        return data, crc32c(data)
+
+    def _set_unusable(
+        self, key: Key, segment: RemoteLogSegmentMetadata, error: CorruptRemoteData
+    ) -> None:
+        """Do not fetch the index again for REFETCH_SECONDS. Log the first time only."""
+        if key not in self._unusable:
+            _logger.warning(
+                "the %s of remote log segment %s is wrong in the remote storage, reading the segment without it: %s",
+                key[1].value,
+                segment.id,
+                error,
+            )
+        self._unusable[key] = self._monotonic() + REFETCH_SECONDS
 
     async def _read(
         self, key: Key, kept: _CachedIndexFile, segment: RemoteLogSegmentMetadata
@@ -167,12 +212,10 @@ class RemoteIndexCache:
         """Index from the disk; None if the file is unusable, which is then deleted."""
         path = self._directory / kept.name
         try:
-            data = await self._offload.run(self._files.read, path, lane=self._lane)
-            if kept.partition is None:
-                check_index(data, key[1], segment)
-                kept.partition = segment.id.partition
-            if len(data) != kept.size_bytes:
-                raise CorruptRemoteData(f"expected {kept.size_bytes} bytes, but found {len(data)}")
+            data, kept.crc = await self._offload.run(
+                self._read_checked, path, kept, key[1], segment, lane=self._lane
+            )
+            kept.partition = segment.id.partition
         except (OSError, CorruptRemoteData) as error:
             if not isinstance(error, FileNotFoundError):
                 _logger.warning(
@@ -186,9 +229,39 @@ class RemoteIndexCache:
             kept.used_at = self._monotonic()
         return data
 
-    async def refuse(self, segment: RemoteLogSegmentMetadata, kind: IndexType) -> None:
-        """Delete an index that turned out to be wrong, so that it is fetched again."""
-        await self._drop([(segment.id.id, kind)])
+    def _read_checked(
+        self, path: Path, kept: _CachedIndexFile, kind: IndexType, segment: RemoteLogSegmentMetadata
+    ) -> tuple[Buffer, int]:
+        """Read and check a file, in a thread; its content and its checksum."""
+        data = self._files.read(path)
+        if len(data) != kept.size_bytes:
+            raise CorruptRemoteData(f"expected {kept.size_bytes} bytes, but found {len(data)}")
+        crc = crc32c(data)
+        if kept.crc is None:
+            check_index(data, kind, segment)
+        elif crc != kept.crc:
+            raise CorruptRemoteData("its content has changed")
+        return data, crc
+
+    async def refuse(
+        self, segment: RemoteLogSegmentMetadata, kind: IndexType, error: CorruptRemoteData
+    ) -> None:
+        """Delete an index of which a reader used a wrong entry, so that it is fetched again.
+
+        An index that this process has fetched is wrong in the remote tier, too: it is not used for
+        REFETCH_SECONDS.
+        """
+        key = segment.id.id, kind
+        kept = self._files_by_key.get(key)
+        if kept is None or kept.is_fetched:
+            self._set_unusable(key, segment, error)
+        else:
+            _logger.warning(
+                "cached remote index %s is corrupt, fetching it again: %s",
+                self._directory / kept.name,
+                error,
+            )
+        await self._drop([key])
 
     def segments_of(self, topic: str, index: int) -> list[UUID]:
         """Segments of a partition that have used indexes in the cache."""
@@ -201,11 +274,16 @@ class RemoteIndexCache:
 
     async def forget(self, segment_ids: Iterable[UUID]) -> None:
         """Delete the indexes of segments that are deleted or not needed any more."""
-        await self._drop([(each, kind) for each in segment_ids for kind in ENTRY_BYTES])
+        keys = [(each, kind) for each in segment_ids for kind in ENTRY_BYTES]
+        for key in keys:
+            self._unusable.pop(key, None)
+        await self._drop(keys)
 
     # Disk
 
-    async def _store(self, key: Key, segment: RemoteLogSegmentMetadata, data: Buffer) -> None:
+    async def _store(
+        self, key: Key, segment: RemoteLogSegmentMetadata, data: Buffer, crc: int
+    ) -> None:
         name = f"{segment.start_offset}_{uuid_to_text(segment.id.id)}{key[1].value}"
         while (deletion := self._being_deleted.get(name)) is not None:
             await deletion.wait()
@@ -217,7 +295,8 @@ class RemoteIndexCache:
             self._disk_failed(error)
             return
         self._is_disk_writable = True
-        self._keep(key, _CachedIndexFile(name, len(data), self._monotonic(), segment.id.partition))
+        partition, now = segment.id.partition, self._monotonic()
+        self._keep(key, _CachedIndexFile(name, len(data), now, partition, crc, is_fetched=True))
         await self._evict()
 
     def _write(self, name: str, data: Buffer) -> None:
@@ -281,6 +360,13 @@ class RemoteIndexCache:
                 "cannot cache indexes of remote log segments in %s: %s", self._directory, error
             )
         self._is_disk_writable = False
+
+
+def _may_be_kept(kind: IndexType, size_bytes: int) -> bool:
+    """Whether a file of an earlier run may be used, after the checks of its first read."""
+    return (
+        kind is not IndexType.TRANSACTION and size_bytes > 0 and size_bytes % ENTRY_BYTES[kind] == 0
+    )
 
 
 def _key_of(name: str) -> Key | None:

@@ -1,8 +1,8 @@
 """Lookups in the indexes of a remote log segment, which have the format of the local indexes.
 
 The formats are those of `storage/log` (offset_index.py, time_index.py, transaction_index.py).
-`check_index` refuses an index that contradicts its segment before its first use. The batch at a
-position of an offset index must be the one that the entry names (batch_scanner.py).
+`check_index` refuses an index that contradicts itself or its segment before its first use. Who uses an
+entry checks it against the batch to which it leads (batch_scanner.py, remote_timestamp_lookup.py).
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from struct import Struct
 
 from odradek.seams.files import Buffer
 from odradek.storage.log import offset_index, time_index, transaction_index
+from odradek.storage.log.time_index import NO_TIMESTAMP
 from odradek.storage.log.transaction_index import AbortedTransaction
-from odradek.storage.tiered.errors import CorruptRemoteData
+from odradek.storage.tiered.errors import CorruptRemoteIndex
 from odradek.storage.tiered.remote_storage_manager import IndexType
 from odradek.storage.tiered.segment_metadata import RemoteLogSegmentMetadata
 
@@ -30,53 +31,78 @@ _LAST_OFFSET_AT = 18
 
 
 def check_index(data: Buffer, kind: IndexType, segment: RemoteLogSegmentMetadata) -> None:
-    """Raise CorruptRemoteData if the bytes cannot be an index of `segment`: incomplete entries, or
-    a last entry outside the segment. All entries of a transaction index are checked."""
+    """Raise CorruptRemoteIndex if the bytes cannot be an index of `segment`: incomplete entries,
+    entries outside the segment, or entries that are not in order.
+
+    Reads all entries, which takes tens of milliseconds for the largest index: call it in a worker
+    thread.
+    """
     entry_bytes = ENTRY_BYTES[kind]
     if len(data) % entry_bytes:
         raise _corrupt(
             kind, segment, f"has {len(data)} bytes, which is not a multiple of {entry_bytes}"
         )
-    if not data:
-        return
-    last = len(data) - entry_bytes
+    _CHECKS[kind](data, segment)
+
+
+def _check_offsets(data: Buffer, segment: RemoteLogSegmentMetadata) -> None:
+    previous, previous_position = -1, 0
+    offsets, size_bytes = segment.end_offset - segment.start_offset, segment.size_bytes
+    for relative, position in offset_index.ENTRY.iter_unpack(data):
+        if not (previous < relative <= offsets and previous_position < position < size_bytes):
+            raise _corrupt(
+                IndexType.OFFSET,
+                segment,
+                f"has an invalid entry: relative offset {relative}, position {position}, after relative "
+                f"offset {previous}, position {previous_position}",
+            )
+        previous, previous_position = relative, position
+
+
+def _check_times(data: Buffer, segment: RemoteLogSegmentMetadata) -> None:
+    previous_timestamp, previous = NO_TIMESTAMP, -1
     offsets = segment.end_offset - segment.start_offset
-    if kind is IndexType.OFFSET:
-        relative, position = offset_index.ENTRY.unpack_from(data, last)
-        if not (0 <= relative <= offsets and 0 < position < segment.size_bytes):
+    for timestamp, relative in time_index.ENTRY.iter_unpack(data):
+        if not (previous_timestamp < timestamp and previous < relative <= offsets):
             raise _corrupt(
-                kind,
+                IndexType.TIMESTAMP,
                 segment,
-                f"has an invalid last entry: relative offset {relative}, position {position}",
+                f"has an invalid entry: timestamp {timestamp}, relative offset {relative}, after "
+                f"timestamp {previous_timestamp}, relative offset {previous}",
             )
-    elif kind is IndexType.TIMESTAMP:
-        timestamp, relative = time_index.ENTRY.unpack_from(data, last)
-        if timestamp < 0 or not 0 <= relative <= offsets:
-            raise _corrupt(
-                kind,
-                segment,
-                f"has an invalid last entry: timestamp {timestamp}, relative offset {relative}",
-            )
-    else:
-        _check_transactions(data, segment)
+        previous_timestamp, previous = timestamp, relative
 
 
 def _check_transactions(data: Buffer, segment: RemoteLogSegmentMetadata) -> None:
-    before = segment.start_offset - 1
-    for version, _, first, last, _ in transaction_index.ENTRY.iter_unpack(data):
-        if version != transaction_index.VERSION or not (
-            first < last and before < last <= segment.end_offset
+    before, stable = segment.start_offset - 1, 0
+    for version, producer_id, first, last, stable_offset in transaction_index.ENTRY.iter_unpack(
+        data
+    ):
+        if not (
+            version == transaction_index.VERSION
+            and producer_id >= 0
+            and 0 <= first < last
+            and before < last <= segment.end_offset
+            and stable <= stable_offset <= segment.end_offset + 1
         ):
             raise _corrupt(
                 IndexType.TRANSACTION,
                 segment,
-                f"has an invalid transaction: offsets {first} to {last}",
+                f"has an invalid transaction: version {version}, producer {producer_id}, offsets {first} to "
+                f"{last}, last stable offset {stable_offset}",
             )
-        before = last
+        before, stable = last, stable_offset
 
 
-def _corrupt(kind: IndexType, segment: RemoteLogSegmentMetadata, text: str) -> CorruptRemoteData:
-    return CorruptRemoteData(f"the {kind.value} of remote segment {segment.id} {text}")
+_CHECKS = {
+    IndexType.OFFSET: _check_offsets,
+    IndexType.TIMESTAMP: _check_times,
+    IndexType.TRANSACTION: _check_transactions,
+}
+
+
+def _corrupt(kind: IndexType, segment: RemoteLogSegmentMetadata, text: str) -> CorruptRemoteIndex:
+    return CorruptRemoteIndex(f"the {kind.value} of remote segment {segment.id} {text}")
 
 
 def lookup_offset(data: Buffer, base_offset: int, offset: int) -> tuple[int, int] | None:
@@ -101,10 +127,16 @@ def position_behind(data: Buffer, base_offset: int, offset: int) -> int | None:
     return position
 
 
-def lookup_timestamp(data: Buffer, base_offset: int, timestamp: int) -> int:
-    """Offset to start at for the first record at or after `timestamp` (ms), by the time index."""
-    found = time_entry_at(data, base_offset, timestamp)
-    return base_offset if found is None else found[1]
+def time_entry_before(data: Buffer, base_offset: int, timestamp: int) -> tuple[int, int] | None:
+    """Entry of the time index (timestamp in ms, offset) at whose offset a search for `timestamp` starts;
+    None for the segment's start.
+
+    It is the entry before the last that is not later. So the search finds the first record also if one
+    of the two is wrong.
+    """
+    places = _places(data, IndexType.TIMESTAMP)
+    slot = bisect_right(places, timestamp, key=lambda at: _LONG.unpack_from(data, at)[0])
+    return _time_entry(data, base_offset, places[slot - 2]) if slot > 1 else None
 
 
 def time_entry_at(data: Buffer, base_offset: int, timestamp: int) -> tuple[int, int] | None:

@@ -5,7 +5,8 @@
 
 A sequential reader needs no index: its next position is remembered, and the prefetch distance grows
 while it continues, across segments too. If a segment is deleted during a read, the lookup is
-repeated once. If the log should have an offset and no segment is known to have it, the error is
+repeated. A wrong offset index is fetched again, and then the segment is read from its start
+(remote_index_cache.py). If the log should have an offset and no segment is known to have it, the error is
 retriable and never OFFSET_OUT_OF_RANGE: a consumer would reset its position because a leader has
 not read all metadata yet.
 """
@@ -26,6 +27,7 @@ from odradek.storage.log.transaction_index import AbortedTransaction
 from odradek.storage.tiered.batch_scanner import BatchScanner
 from odradek.storage.tiered.errors import (
     CorruptRemoteData,
+    CorruptRemoteIndex,
     RemoteNotReady,
     RemoteResourceNotFound,
 )
@@ -49,6 +51,8 @@ READ_BYTES_MAX = 8 << 20
 """Maximum bytes per read, unless one batch is larger."""
 POSITIONS_MAX = 4096
 SEGMENTS_AHEAD_MAX = 16
+INDEX_ATTEMPTS = 2
+"""Reads that may fail because of a wrong index: a cached one, and the one that is fetched then."""
 
 
 @dataclass(slots=True)
@@ -131,14 +135,17 @@ class RemoteLogReader:
         """
         if offset >= limits.offset:
             return RemoteRead(offset)
-        try:
-            return await self._read(partition_log, offset, limits, committed)
-        except (RemoteResourceNotFound, CorruptRemoteData) as error:
-            check_not_deleted(partition_log, offset)
-            _logger.info(
-                "%r: retrying the remote read at offset %d: %s", partition_log, offset, error
-            )
-            return await self._read(partition_log, offset, limits, committed)
+        for attempt in range(INDEX_ATTEMPTS + 1):
+            try:
+                return await self._read(partition_log, offset, limits, committed)
+            except (RemoteResourceNotFound, CorruptRemoteData) as error:
+                if attempt and not isinstance(error, CorruptRemoteIndex):
+                    raise
+                check_not_deleted(partition_log, offset)
+                _logger.info(
+                    "%r: retrying the remote read at offset %d: %s", partition_log, offset, error
+                )
+        return await self._read(partition_log, offset, limits, committed)
 
     async def _read(
         self, partition_log: PartitionLog, offset: int, limits: ReadLimits, committed: bool
@@ -151,8 +158,8 @@ class RemoteLogReader:
             except (RemoteResourceNotFound, CorruptRemoteData) as error:
                 error.segment_id = read_position.segment.id.id
                 self._positions.pop((read_position.segment.partition, wanted), None)
-                if read_position.ends_at is not None:  # the cached index may be damaged
-                    await self._indexes.refuse(read_position.segment, IndexType.OFFSET)
+                if isinstance(error, CorruptRemoteIndex):
+                    await self._indexes.refuse(read_position.segment, IndexType.OFFSET, error)
                 raise
             if found is not None:
                 break
@@ -206,8 +213,11 @@ class RemoteLogReader:
     ) -> tuple[int, int] | None:
         try:
             index = await self._indexes.fetch(segment, IndexType.OFFSET)
-        except (RemoteResourceNotFound, CorruptRemoteData) as error:
-            # A scan from the segment's start gives the same result (T-19).
+        except (
+            CorruptRemoteData
+        ):  # the cache has logged it; a scan from the start finds the same (T-19)
+            return None
+        except RemoteResourceNotFound as error:
             _logger.warning(
                 "reading remote log segment %s without its offset index: %s", segment.id, error
             )

@@ -8,12 +8,16 @@ ListOffsets would have to return an error.
 
 The local log is searched first, then the remote tier up to the local log start offset of that time.
 A segment that local retention deletes in between is searched twice and never missed.
+
+Index entries are checked against the batches where the search starts. A wrong index is fetched again,
+and then the segment is searched without it (remote_index_cache.py).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
 
@@ -24,12 +28,21 @@ from odradek.protocol.records.batch import HEADER_SIZE, Batch
 from odradek.seams.offload import Offload
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.timestamp_lookup import TimestampAndOffset, first_at_or_after
-from odradek.storage.tiered.errors import CorruptRemoteData, RemoteNotReady, RemoteResourceNotFound
+from odradek.storage.tiered.errors import (
+    CorruptRemoteData,
+    CorruptRemoteIndex,
+    RemoteNotReady,
+    RemoteResourceNotFound,
+)
 from odradek.storage.tiered.leader_epoch_lineage import is_within, with_records
 from odradek.storage.tiered.remote_index_cache import RemoteIndexCache
-from odradek.storage.tiered.remote_index_lookup import lookup_offset, lookup_timestamp
+from odradek.storage.tiered.remote_index_lookup import lookup_offset, time_entry_before
 from odradek.storage.tiered.remote_log_metadata_manager import RemoteLogMetadataManager
-from odradek.storage.tiered.remote_log_reader import FETCH_BYTES_MAX, partition_of
+from odradek.storage.tiered.remote_log_reader import (
+    FETCH_BYTES_MAX,
+    INDEX_ATTEMPTS,
+    partition_of,
+)
 from odradek.storage.tiered.remote_storage_manager import IndexType
 from odradek.storage.tiered.segment_metadata import (
     RemoteLogSegmentId,
@@ -45,8 +58,49 @@ SEGMENTS_A_TURN = 20
 SEARCH_BYTES = 256 << 10
 """Bytes per fetch: an index leads to within a few KiB."""
 HEADERS_A_TURN = 100
+_INDEXES = (IndexType.TIMESTAMP, IndexType.OFFSET)
+"""Indexes of a search."""
 LATEST_SEARCHED_MAX = 32
 """Maximum number of segments that are searched for the largest timestamp, latest first."""
+
+
+class _WrongIndex(CorruptRemoteIndex):
+    """The index of type `kind` of a segment is wrong."""
+
+    def __init__(self, kind: IndexType, segment: RemoteLogSegmentMetadata, text: str) -> None:
+        super().__init__(f"the {kind.value} of remote segment {segment.id} {text}")
+        self.kind = kind
+
+
+@dataclass(slots=True)
+class _SearchStart:
+    """Start of a search by index entries, which the batches from there on must confirm."""
+
+    position: int = 0
+    ends_at: int | None = None
+    """Offset at which one of the batches ends; None once it was found."""
+    time_entry: tuple[int, int] | None = None
+    """Largest timestamp (ms) of the batch that has this offset; None once it was found."""
+
+    def check(self, segment: RemoteLogSegmentMetadata, batch: Batch, start_offset: int) -> None:
+        """Check the entries that are of this batch. The search skips batches below `start_offset`.
+        Raises _WrongIndex."""
+        if self.ends_at is not None and batch.last_offset >= self.ends_at:
+            if batch.last_offset != self.ends_at:
+                raise _WrongIndex(
+                    IndexType.OFFSET, segment, f"has offset {self.ends_at}, where no batch ends"
+                )
+            self.ends_at = None
+        if self.time_entry is not None and batch.last_offset >= self.time_entry[1]:
+            timestamp, offset = self.time_entry
+            is_read = batch.base_offset <= offset or start_offset <= offset
+            if is_read and not (batch.base_offset <= offset and batch.max_timestamp == timestamp):
+                raise _WrongIndex(
+                    IndexType.TIMESTAMP,
+                    segment,
+                    f"has timestamp {timestamp} for offset {offset}, but its batch does not",
+                )
+            self.time_entry = None
 
 
 class RemoteTimestampLookup:
@@ -148,17 +202,16 @@ class RemoteTimestampLookup:
         timestamp: int,
         start_offset: int,
     ) -> TimestampAndOffset | None:
-        """Search a segment. Retry once if an index leads to no batch, because its cached file may
-        be damaged."""
-        try:
-            return await self._search(partition_log, segment, timestamp, start_offset)
-        except (CorruptRemoteData, CorruptBatch) as error:
-            _logger.info(
-                "%r: retrying the lookup of timestamp %d: %s", partition_log, timestamp, error
-            )
-            for kind in (IndexType.TIMESTAMP, IndexType.OFFSET):
-                await self._indexes.refuse(segment, kind)
-            return await self._search(partition_log, segment, timestamp, start_offset)
+        """Search a segment. Retry after a wrong index was refused: it is fetched again, or not used."""
+        for _ in range(INDEX_ATTEMPTS * len(_INDEXES)):
+            try:
+                return await self._search(partition_log, segment, timestamp, start_offset)
+            except _WrongIndex as error:
+                _logger.info(
+                    "%r: retrying the lookup of timestamp %d: %s", partition_log, timestamp, error
+                )
+                await self._indexes.refuse(segment, error.kind, error)
+        return await self._search(partition_log, segment, timestamp, start_offset)
 
     async def _search(
         self,
@@ -167,43 +220,52 @@ class RemoteTimestampLookup:
         timestamp: int,
         start_offset: int,
     ) -> TimestampAndOffset | None:
-        start = await self._start_position(segment, timestamp, start_offset)
+        start = await self._start(segment, timestamp, start_offset)
         if start is None:
             return None
         lane = str(partition_log.directory.parent)
-        async for header in self._headers(segment, *start):
-            if header.max_timestamp < timestamp or header.last_offset < start_offset:
-                continue
-            data = await self._bytes(segment, header.position, header.size)
-            found = await self._offload.run(
-                _first_at, data, timestamp, start_offset, segment.id, lane=lane
-            )
-            if found is not None:
-                return found
+        try:
+            async for header in self._headers(segment, start.position):
+                start.check(segment, header, start_offset)
+                if header.max_timestamp < timestamp or header.last_offset < start_offset:
+                    continue
+                data = await self._bytes(segment, header.position, header.size)
+                found = await self._offload.run(
+                    _first_at, data, timestamp, start_offset, segment.id, lane=lane
+                )
+                if found is not None:
+                    return found
+        except (CorruptRemoteData, CorruptBatch) as error:
+            if start.ends_at is None or isinstance(error, _WrongIndex):
+                raise
+            raise _WrongIndex(IndexType.OFFSET, segment, f"leads to no batch: {error}") from error
         return None
 
-    async def _start_position(
+    async def _start(
         self, segment: RemoteLogSegmentMetadata, timestamp: int, start_offset: int
-    ) -> tuple[int, int | None] | None:
-        """Position to start at, and an offset where a later batch ends by the index (as in
-        `BatchScanner`). The segment's start if an index is missing or unusable; None if no
-        record has a timestamp."""
+    ) -> _SearchStart | None:
+        """Start of a search by the indexes. The segment's start if an index is missing or unusable;
+        None if no record has a timestamp."""
         try:
             times = await self._indexes.fetch(segment, IndexType.TIMESTAMP)
             if not len(times):
                 return None
             offsets = await self._indexes.fetch(segment, IndexType.OFFSET)
         except (RemoteResourceNotFound, CorruptRemoteData):
-            return 0, None
-        hint = max(lookup_timestamp(times, segment.start_offset, timestamp), start_offset)
-        found = lookup_offset(offsets, segment.start_offset, hint)
-        return (0, None) if found is None else (found[1], found[0])
+            return _SearchStart()
+        time_entry = time_entry_before(times, segment.start_offset, timestamp)
+        hint = max(segment.start_offset if time_entry is None else time_entry[1], start_offset)
+        entry = lookup_offset(offsets, segment.start_offset, hint)
+        if entry is None:
+            return _SearchStart(time_entry=time_entry)
+        if not 0 <= entry[1] < segment.size_bytes:
+            raise _WrongIndex(IndexType.OFFSET, segment, f"leads to position {entry[1]}")
+        return _SearchStart(entry[1], entry[0], time_entry)
 
     async def _headers(
-        self, segment: RemoteLogSegmentMetadata, position: int, ends_at: int | None
+        self, segment: RemoteLogSegmentMetadata, position: int
     ) -> AsyncIterator[Batch]:
-        """Headers of the batches from `position` on, one of which ends at offset `ends_at`.
-        `Batch.position` is the position in the segment."""
+        """Headers of the batches from `position` on. `Batch.position` is the position in the segment."""
         read = 0
         while position < segment.size_bytes:
             header = await self._bytes(segment, position, HEADER_SIZE)
@@ -213,13 +275,6 @@ class RemoteTimestampLookup:
                 raise CorruptRemoteData(
                     f"remote segment {segment.id} at {position}: {error}"
                 ) from error
-            if ends_at is not None and batch.last_offset >= ends_at:
-                if batch.last_offset != ends_at:
-                    raise CorruptRemoteData(
-                        f"remote segment {segment.id} has no batch that ends at offset {ends_at}"
-                        f" at position {position}"
-                    )
-                ends_at = None
             batch.position = position
             yield batch
             position += batch.size

@@ -25,6 +25,7 @@ from odradek.storage.tiered.errors import (
     RemoteStorageError,
     RemoteStorageUnavailable,
 )
+from odradek.storage.tiered.remote_index_cache import REFETCH_SECONDS
 from odradek.storage.tiered.remote_log_reader import ReadLimits
 from odradek.storage.tiered.remote_storage_manager import IndexType
 from odradek.storage.tiered.segment_range_cache import (
@@ -248,7 +249,9 @@ def test_corrupt_batch_header_never_returns_wrong_data(at: int, flip: int) -> No
     assert str(segment.id) in text
 
 
-async def test_wrong_index_is_fetched_again_and_then_not_used() -> None:
+async def test_wrong_index_in_store_is_not_used_and_fetched_again_later(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """T-19: the caller may do without the index."""
     tiers = filled()
     async with tiers.readers() as readers:
@@ -257,10 +260,18 @@ async def test_wrong_index_is_fetched_again_and_then_not_used() -> None:
         right = tiers.store.objects[key]
         assert len(right) >= 8
         tiers.store.objects[key] = right[:4] + bytes([0, 0, 0, 7]) + right[8:]
-        with pytest.raises(CorruptRemoteData):
-            await readers.read(segment.end_offset)
+        for _ in range(5):
+            assert segment.end_offset in await readers.offsets(segment.end_offset)
+        assert readers.indexes.fetches == 1
+        warnings = [each for each in caplog.records if each.levelname == "WARNING"]
+        assert len(warnings) == 1
+        assert "wrong in the remote storage" in warnings[0].getMessage()
         tiers.store.objects[key] = right
+        tiers.log_world.clock.advance(REFETCH_SECONDS)
         assert segment.end_offset in await readers.offsets(segment.end_offset)
+        assert readers.indexes.fetches == 2
+        assert await readers.indexes.fetch(segment, IndexType.OFFSET) == right
+        assert readers.indexes.fetches == 2
         other = tiers.metadata.known[-1]
         del tiers.store.objects[other.id.id, IndexType.OFFSET]
         assert other.end_offset in await readers.offsets(other.end_offset)
