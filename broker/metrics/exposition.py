@@ -3,17 +3,20 @@
 | MBean | name |
 |---|---|
 | `kafka.server:type=BrokerTopicMetrics,name=BytesInPerSec,topic=t` | `kafka_server_brokertopicmetrics_bytesin_total{topic="t"}` |
+| `kafka.server:type=BrokerTopicMetrics,name=BytesInPerSec` | `kafka_server_brokertopicmetrics_bytesin_alltopics_total` |
 | `kafka.server:type=ReplicaManager,name=LeaderCount` | `kafka_server_replicamanager_leadercount` |
 | `kafka.server:type=raft-metrics`, attribute `current-epoch` | `kafka_server_raftmetrics_current_epoch` |
 
-A metric with several MBeans is reported under each name.
+A metric with several MBeans is reported under each name. Two names differ from those of the JMX exporter, so that
+sum() over a family is right and promtool accepts labels: the total of all topics has its own name, and labels are in
+snake case.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from odradek.broker.metrics.metric_table import Kind, MBean, Metric
+from odradek.broker.metrics.metric_table import Kind, MBean
 from odradek.broker.metrics.registry import Labels, Metrics, Timer, Value
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -28,20 +31,24 @@ def exposition(metrics: Metrics) -> Iterator[str]:
             yield ""
             continue
         metric, numbers = found
-        values = list(numbers) if metric.also else numbers
+        values = list(numbers)
         for mbean in (metric.mbean, *metric.also):
-            yield from _family(metric, mbean, values)
+            name, about = exported_name(mbean, metric.kind), f"{metric.help} ({mbean}"
+            if metric.total:
+                yield from _family(exported_total(mbean), f"{about})", metric.kind, values[:1])
+                yield from _family(name, f"{about},topic=…)", metric.kind, values[1:])
+            else:
+                yield from _family(name, f"{about})", metric.kind, values)
 
 
 def _family(
-    metric: Metric, mbean: MBean, numbers: Iterable[tuple[Labels, Value | Timer]]
+    name: str, help: str, kind: Kind, numbers: Iterable[tuple[Labels, Value | Timer]]
 ) -> Iterator[str]:
     """Lines of one metric; none without values."""
-    name = exported_name(mbean, metric.kind)
     is_first = True
     for labels, value in numbers:
         if is_first:
-            yield f"# HELP {name} {metric.help} ({mbean})\n# TYPE {name} {metric.kind.value}\n"
+            yield f"# HELP {name} {help}\n# TYPE {name} {kind.value}\n"
             is_first = False
         shown = _labels(labels)
         if isinstance(value, Timer):
@@ -57,6 +64,11 @@ def exported_name(mbean: MBean, kind: Kind) -> str:
         name = name.removesuffix(PER_SECOND) + "_total"
     words = (mbean.domain.replace(".", "_"), mbean.type.replace("-", ""), name.replace("-", "_"))
     return "_".join(words).lower()
+
+
+def exported_total(mbean: MBean) -> str:
+    """Name of the sum of a meter over all topics."""
+    return exported_name(mbean, Kind.METER).removesuffix("_total") + "_alltopics_total"
 
 
 def _labels(labels: Labels) -> str:

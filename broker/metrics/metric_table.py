@@ -36,7 +36,8 @@ class MBean:
 @value_class
 class Metric:
     """A row of the table. Values are reported for each combination of `labels`, summed over all other labels of the
-    registered meters and gauges. With `total` the sum over all labels is reported, too."""
+    registered meters and gauges. With `total` the sum over all labels is reported, too, as a metric of its own:
+    sum() over a family would count twice if it had the total, and sums of a gauge need no total."""
 
     mbean: MBean
     kind: Kind
@@ -67,7 +68,7 @@ def _meter(
 
 
 def _topic_gauge(name: str, help: str, *also: MBean) -> Metric:
-    return Metric(MBean("kafka.server", _BY_TOPIC, name), Kind.GAUGE, help, TOPIC, True, also)
+    return Metric(MBean("kafka.server", _BY_TOPIC, name), Kind.GAUGE, help, TOPIC, False, also)
 
 
 def _gauge(
@@ -126,8 +127,8 @@ REPLICAS: tuple[Metric, ...] = (
 LOGS: tuple[Metric, ...] = (
     _of_log("OfflineLogDirectoryCount", "Log directories that are offline."),
     _of_log("CordonedLogDirectoryCount", "Cordoned log directories: they get no new replicas (KIP-1066)."),
-    _of_log("LogDirectoryOffline", "1 if the log directory is offline, 0 otherwise.", "logDirectory"),
-    _of_log("LogDirectoryCordoned", "1 if the log directory is cordoned, 0 otherwise.", "logDirectory"),
+    _of_log("LogDirectoryOffline", "1 if the log directory is offline, 0 otherwise.", "log_directory"),
+    _of_log("LogDirectoryCordoned", "1 if the log directory is cordoned, 0 otherwise.", "log_directory"),
     _of_log("Size", "Size of the replica's local log in bytes.", "topic", "partition", type="Log"),
     _of_log("NumLogSegments", "Segments in the replica's local log.", "topic", "partition", type="Log"),
     _of_log("LogStartOffset", "The replica's log start offset.", "topic", "partition", type="Log"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 
-from odradek.broker.metrics.exposition import exported_name
+from odradek.broker.metrics.exposition import exported_name, exported_total
 from odradek.broker.metrics.metric_table import (
     CLUSTER,
     LOGS,
@@ -20,13 +20,17 @@ from odradek.broker.metrics.metric_table import (
 )
 
 _SECTIONS = (
-    ("Topics", "Traffic of clients and followers.", TOPICS),
+    (
+        "Topics",
+        "Traffic of clients and followers. A name in the second line is the total of all topics.",
+        TOPICS,
+    ),
     ("Replicas", "Replicas of this broker at the time of collection.", REPLICAS),
     ("Logs and their directories", "Logs and log directories of this broker.", LOGS),
     (
         "Tiered storage",
         "These metrics exist if `remote.log.storage.system.enable` is true. A name in the second line is the "
-        "name in KIP-405 or KIP-852, or in Kafka before 4.2.",
+        "name in KIP-405 or KIP-852, or in Kafka before 4.2, or the total of all topics.",
         TIERED,
     ),
     ("The node and its cluster", "Metrics of the controller count the whole cluster.", CLUSTER),
@@ -40,8 +44,10 @@ _INTRODUCTION = """\
 metrics on this page, because the names are those of the Prometheus JMX exporter with its example rules for Kafka
 (`kafka-2_0_0.yml`). Names are in lower case. In the name of a meter, `PerSec` is replaced by `_total`, and Prometheus
 computes the rate. The labels are the other keys of the MBean. There are no `kafka.network` request
-metrics, and no metrics of the log cleaner, the coordinators, network threads or a JVM. A counter with the label `topic`
-is also reported without labels: the total of the broker, which does not decrease when topics are deleted.
+metrics, and no metrics of the log cleaner, the coordinators, network threads or a JVM. Two names differ from those of
+the exporter. The label of a log directory is `log_directory`. The total of a counter over all topics is a metric of its
+own, `…_alltopics_total`, so that `sum()` over the topics does not count twice. The total does not decrease when topics
+are deleted. The total of a gauge is `sum()` over its topics.
 
 The endpoint has no authentication. Bind it to an address that only Prometheus can reach, because labels contain topic
 names.
@@ -59,8 +65,8 @@ Configure alerts for these metrics:
 - `kafka_server_replicamanager_underminisrpartitioncount`
 - `kafka_log_logmanager_offlinelogdirectorycount`
 - with tiered storage, `kafka_log_remote_remotelogmanager_remotestoreunavailable`
-- with tiered storage, growth of `kafka_server_brokertopicmetrics_remotecopylagbytes`: segments that are not copied fill
-  the local disks
+- with tiered storage, growth of `sum(kafka_server_brokertopicmetrics_remotecopylagbytes)`: segments that are not copied
+  fill the local disks
 
 The metrics of tiered storage exist only on nodes with tiered storage, and the metrics of the controller only on
 controllers. Without an endpoint, the broker keeps no counters. With an endpoint, each appended or fetched batch
@@ -86,8 +92,11 @@ def _rows(metrics: Iterable[Metric]) -> Iterator[str]:
     for metric in metrics:
         labels = f" · by {', '.join(metric.labels)}" if metric.labels else ""
         yield f"- **`{exported_name(metric.mbean, metric.kind)}`** · {metric.kind.value}{labels}  "
-        for other in metric.also:
-            yield f"  `{exported_name(other, metric.kind)}`  "
+        others = [exported_name(other, metric.kind) for other in metric.also]
+        if metric.total:
+            others += [exported_total(mbean) for mbean in (metric.mbean, *metric.also)]
+        for other in others:
+            yield f"  `{other}`  "
         unit = "" if metric.kind is not Kind.TIMER else " `_count` and `_sum`."
         yield f"  {metric.help}{unit} *{metric.mbean}*"
 

@@ -128,7 +128,7 @@ def _directories(services: Services) -> None:
     metrics, logs = services.metrics, services.logs
     for gauge in logs.gauges():
         name, _, directory = gauge.partition(",logDirectory=")
-        labels: dict[str, str | int] = {"logDirectory": directory} if directory else {}
+        labels: dict[str, str | int] = {"log_directory": directory} if directory else {}
         metrics.gauge(name, partial(_gauge_of, logs, gauge), **labels)
     metrics.gauge("OfflineReplicaCount", lambda: len(logs.offline))
 

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from odradek.broker.metrics.exposition import exported_name, exposition
+from odradek.broker.metrics.exposition import exported_name, exported_total, exposition
 from odradek.broker.metrics.metric_table import by_name
 from odradek.broker.metrics.metrics_page import page
 from odradek.broker.metrics.registry import Metrics
@@ -62,7 +62,7 @@ def test_client_traffic_is_counted_by_topic_and_total(broker: Broker) -> None:
 
     prefix = "kafka_server_brokertopicmetrics_"
     assert grew(prefix + 'messagesin_total{topic="t"}') == 10
-    assert grew(prefix + "messagesin_total") > 10  # it includes __consumer_offsets
+    assert grew(prefix + "messagesin_alltopics_total") > 10  # it includes __consumer_offsets
     assert grew(prefix + 'bytesin_total{topic="t"}') > 100
     assert grew(prefix + 'bytesout_total{topic="t"}') == grew(prefix + 'bytesin_total{topic="t"}')
     assert grew(prefix + 'totalproducerequests_total{topic="t"}') == 2
@@ -122,6 +122,7 @@ def test_deleted_topic_counts_in_total_only() -> None:
         producer.produce("gone", b"x")
         assert producer.flush(10) == 0
         name = "kafka_server_brokertopicmetrics_messagesin_total"
+        total = "kafka_server_brokertopicmetrics_messagesin_alltopics_total"
         found = scrape(broker)
         assert found[name + '{topic="gone"}'] == 1
         full = found['kafka_log_log_retentionsizeinpercent{partition="0",topic="gone"}']
@@ -130,7 +131,7 @@ def test_deleted_topic_counts_in_total_only() -> None:
         admin.delete_topics(["gone"])["gone"].result(10)
         found = scrape(broker)
         assert name + '{topic="gone"}' not in found
-        assert found[name] == 1
+        assert found[total] == 1
 
 
 def test_other_paths_and_methods_are_rejected(broker: Broker) -> None:
@@ -166,14 +167,15 @@ def test_invalid_request_gets_400(broker: Broker, garbage: bytes) -> None:
 
 def test_names_and_labels_are_valid_in_prometheus() -> None:
     metrics = Metrics()
-    metrics.gauge("LogDirectoryOffline", lambda: 1, logDirectory='/a "b"\\c')
+    metrics.gauge("LogDirectoryOffline", lambda: 1, log_directory='/a "b"\\c')
     (line,) = list(exposition(metrics))[1:]
-    assert line == ('kafka_log_logmanager_logdirectoryoffline{logDirectory="/a \\"b\\"\\\\c"} 1\n')
+    assert line == ('kafka_log_logmanager_logdirectoryoffline{log_directory="/a \\"b\\"\\\\c"} 1\n')
     names = [
         exported_name(mbean, each.kind)
         for each in by_name().values()
         for mbean in (each.mbean, *each.also)
     ]
+    names += [exported_total(each.mbean) for each in by_name().values() if each.total]
     assert len(set(names)) == len(names)
     assert all(re.fullmatch(r"[a-z_]+[a-z0-9_]*", name) for name in names)
 

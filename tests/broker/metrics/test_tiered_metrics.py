@@ -51,7 +51,7 @@ def test_tiered_broker_reports_remote_storage() -> None:
         copied = found[TOPICS + 'remotecopybytes_total{topic="t"}']
         assert copied > 0
         assert found[TOPICS + 'remotebytesout_total{topic="t"}'] == copied
-        assert found[TOPICS + "remotecopybytes_total"] == copied
+        assert found[TOPICS + "remotecopybytes_alltopics_total"] == copied
         wait_for(broker, TOPICS + 'remotelogsizebytes{topic="t"}', copied)
         wait_for(
             broker, 'kafka_log_remote_brokertopicmetrics_remotelogsizebytes{topic="t"}', copied
