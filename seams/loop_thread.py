@@ -24,14 +24,20 @@ class LoopThread(Generic[T]):
     """An event loop in a thread. Any thread may call its methods."""
 
     def __init__(
-        self, opened: Callable[[], AbstractAsyncContextManager[T]], *, name: str, start_s: float
+        self,
+        opened: Callable[[], AbstractAsyncContextManager[T]],
+        *,
+        name: str,
+        start_s: float,
+        clock: trio.abc.Clock | None = None,
     ) -> None:
-        """Enter the context manager `opened()` in the loop of a new thread.
+        """Enter the context manager `opened()` in the loop of a new thread; `clock` replaces trio's.
 
         Raises its errors, and TimeoutError after `start_s` seconds. After a timeout or Ctrl-C, the context
         manager is exited, with the same time limit.
         """
         self._opened = opened
+        self._clock = clock
         self._token: trio.lowlevel.TrioToken | None = None
         self._begun = threading.Event()
         self._life = trio.CancelScope()
@@ -90,6 +96,16 @@ class LoopThread(Generic[T]):
         self._thread.join()
         self._ended.result(0)
 
+    def is_over(self, wait_s: float = 0) -> bool:
+        """Whether the loop has ended, after waiting up to `wait_s` seconds for it."""
+        self._thread.join(wait_s)
+        return self._ended.done()
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Error that ended the loop."""
+        return self._ended.exception(0) if self._ended.done() else None
+
     def _give_up(self, wait_s: float) -> None:
         if self._begun.wait(wait_s):
             with suppress(trio.RunFinishedError):
@@ -104,7 +120,7 @@ class LoopThread(Generic[T]):
 
     def _run(self) -> None:
         try:
-            trio.run(self._main)
+            trio.run(self._main, clock=self._clock)
         except BaseException as error:
             (self._ended if self._entered.done() else self._entered).set_exception(error)
         else:

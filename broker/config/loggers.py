@@ -22,6 +22,10 @@ _LEVELS = {
 }
 
 
+_altered: dict[str, tuple[int, int]] = {}
+"""Loggers whose levels were set here: the level before the first change, and the newest level."""
+
+
 def loggers() -> dict[str, str]:
     """Effective levels by logger name."""
     named = {
@@ -61,5 +65,24 @@ def check_level(name: str, level: str | None) -> None:
 
 def set_level(name: str, level: str | None) -> None:
     """Set a checked level, or with None inherit the level of the parent."""
-    logger = logging.getLogger(None if name == ROOT else name)
-    logger.setLevel(logging.NOTSET if level is None else _LEVELS[level])
+    logger = _logger(name)
+    before, _ = _altered.get(name, (logger.level, 0))
+    new = logging.NOTSET if level is None else _LEVELS[level]
+    _altered[name] = before, new
+    logger.setLevel(new)
+
+
+def restore_levels() -> None:
+    """Undo what `set_level` changed, except where something else has set the level since.
+
+    Only for tests that share a broker.
+    """
+    while _altered:
+        name, (before, newest) = _altered.popitem()
+        logger = _logger(name)
+        if logger.level == newest:
+            logger.setLevel(before)
+
+
+def _logger(name: str) -> logging.Logger:
+    return logging.getLogger(None if name == ROOT else name)
