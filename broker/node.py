@@ -455,7 +455,9 @@ class Node:
             texts = (f"{directory.path}: {directory.failure}" for directory in directories.all)
             causes.append(f"all log dirs have failed: {'; '.join(texts)}")
         metadata, reason = directories.metadata, self.metadata.failure
-        if metadata.failed:
+        if metadata.failed and causes and metadata in directories.all:
+            pass  # it is among the causes
+        elif metadata.failed:
             causes.append(f"the metadata log failed: {metadata.path}: {metadata.failure}")
         elif reason is not None:
             causes.append(f"the metadata log failed: {reason}")

@@ -254,7 +254,7 @@ class ReplicaManager:
     # Log events
 
     def _directory_failed(self, directory: LogDirectory, logs: Sequence[PartitionLog]) -> None:
-        log.error(
+        log.info(
             "Log directory %s failed: %d partitions are offline; OfflineLogDirectoryCount is %d of %d",
             directory.path,
             len(logs),
@@ -303,10 +303,6 @@ class ReplicaManager:
             leader_role = partition.leader_role
             if goes and (leader_role is None or not leader_role.is_dispensable()):
                 return
-        log.error(
-            "Log directory %s is full: taking it offline, so that other replicas lead its partitions",
-            directory.path,
-        )
         directory.fail(error)
 
     def _role_changed(self, partition: Partition) -> None:

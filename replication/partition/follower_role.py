@@ -176,6 +176,8 @@ class FollowerRole:
         self._remaining: _RemainingResponse | None = None
         self._has_begun = False
         """Whether a change of the log is running in a thread."""
+        self._append_error: str | None = None
+        """The error of the last append, which is logged once while it is repeated."""
 
     def __repr__(self) -> str:
         return f"<FollowerRole {self.partition.topic}-{self.partition.index} {self.state.state}>"
@@ -232,7 +234,9 @@ class FollowerRole:
         try:
             return self._append(append, response, records)
         except KafkaError as error:
-            log.warning(
+            is_repeated, self._append_error = self._append_error == str(error), str(error)
+            log.log(
+                logging.DEBUG if is_repeated else logging.WARNING,
                 "Error while processing data for partition %s at offset %d: %s",
                 self._name,
                 append.offset,
@@ -286,6 +290,7 @@ class FollowerRole:
             )
             self.state.start_before(append, error.first_offset)
             return 0
+        self._append_error = None
         high_watermark, start = self.state.limits(append)
         self.partition.replicated(high_watermark, size_bytes)
         partition_log.advance_log_start(start, "the leader's log start offset")

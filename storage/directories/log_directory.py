@@ -24,6 +24,7 @@ from odradek.storage.directories.checkpoints import Checkpoint, CorruptCheckpoin
 from odradek.storage.directories.clean_shutdown import CleanShutdownFile
 from odradek.storage.directories.io_errors import DISK_FULL_ERRNOS, takes_offline
 from odradek.storage.directories.names import live_name
+from odradek.storage.errors import DiskFull
 
 REMIND_SECONDS = 60.0
 FREE_BYTES_MIN = 16 << 20
@@ -83,7 +84,9 @@ class LowDiskSpace:
             self._logged_at, self._is_logged = now, True
             _logger.error(
                 "no space left in log directory %s%s (%s): %s of %s are available. Appends fail; fetches and"
-                " deletions are served. Free disk space, for example with `odradek topics trim`; no restart is needed",
+                " deletions are served. Free disk space, for example with `odradek topics trim`. No restart is needed,"
+                " unless this log directory goes offline: because other replicas can lead its partitions, or because"
+                " data cannot be synced",
                 self._path,
                 f" for {now - self._since:.0f} s" if now > self._since else "",
                 self._error,
@@ -101,6 +104,15 @@ class LowDiskSpace:
                 human_bytes(disk_space.usage.free_bytes),
             )
         self._error, self._since, self._is_logged = None, None, False
+
+
+def _remedy(error: Exception) -> str:
+    """What to do after a directory went offline, for the end of the log line."""
+    if isinstance(error, DiskFull):
+        return "; other replicas can lead its partitions. Free disk space and restart the broker"
+    if isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS:
+        return ". Free disk space and restart the broker"
+    return ""
 
 
 class LogDirectory:
@@ -149,11 +161,12 @@ class LogDirectory:
         return self.failed
 
     def fail(self, error: Exception) -> None:
-        """Take the directory offline; calls after the first one have no effect."""
+        """Take the directory offline; calls after the first one have no effect. This is the only line that is logged
+        for the failure of a directory with a level above INFO."""
         if self.failure is not None:
             return
         self.failure = error
-        _logger.error("log directory %s is offline: %s", self.path, error)
+        _logger.error("log directory %s is offline: %s%s", self.path, error, _remedy(error))
         if self.on_failure is not None:
             self.on_failure(self)
 

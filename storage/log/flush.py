@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from odradek.storage.directories.io_errors import takes_offline
 from odradek.storage.log.segment import Segment
 from odradek.storage.log.state import LogState, offline_on_failure
 
@@ -81,13 +82,20 @@ def close_cleanly(log: LogState) -> None:
     """Write the files of a clean shutdown: trimmed indexes, the largest timestamp in the time index, a
     producer snapshot at the log end; then sync everything.
 
-    After a crash there is no clean shutdown file, so everything past the recovery point is scanned.
+    After a crash there is no clean shutdown file, so everything past the recovery point is scanned. On a
+    full disk there is no new snapshot, and the next start reads the records after the previous one.
+    Raises LogFailed, and DiskFull if the indexes are incomplete: then the directory gets no clean shutdown
+    file, and the next start completes them.
     """
     try:
         log.segment_list.active.seal()
+    except OSError as error:
+        raise log.handle_io_error(error, files_unchanged=True) from error
+    try:
         log.snapshots.take(log.producers)
     except OSError as error:
-        raise log.handle_io_error(error) from error
+        if takes_offline(error, files_unchanged=True):
+            raise log.handle_io_error(error) from error
     with log.flushing:
         log.directory_needs_sync = True
         # Includes the active segment, which was sealed, even if all of it is below the recovery point.

@@ -142,8 +142,11 @@ def handle_io_error(log: LogState, error: OSError, *, files_unchanged: bool) -> 
             log.on_full(error)
         return DiskFull(f"{log.directory}: {error}")
     if log.failure is None:
-        _logger.error("log %s is offline: %s", log.directory, error)
-        if error.errno in WRONG_FILE_TYPE_ERRNOS:
+        # The failure of the directory is logged once, not for each of its logs
+        is_alone = error.errno in WRONG_FILE_TYPE_ERRNOS
+        level = logging.ERROR if is_alone else logging.DEBUG
+        _logger.log(level, "log %s is offline: %s", log.directory, error)
+        if is_alone:
             log.take_log_offline(error)
         else:
             log.failure = error

@@ -134,11 +134,15 @@ def _attempt(partition_log: PartitionLog, act: Callable[[PartitionLog], object])
     try:
         act(partition_log)
     except StorageError as error:
-        _logger.warning("error in log %s: %s", partition_log.directory, error)
+        _log_error(partition_log, error)
     except OSError as error:
-        _logger.warning(
-            "error in log %s: %s", partition_log.directory, partition_log.handle_io_error(error)
-        )
+        _log_error(partition_log, partition_log.handle_io_error(error))
+
+
+def _log_error(partition_log: PartitionLog, error: StorageError) -> None:
+    """Log an error; the failure of a log or of its directory has been logged already."""
+    level = logging.WARNING if partition_log.failure is None else logging.DEBUG
+    _logger.log(level, "error in log %s: %s", partition_log.directory, error)
 
 
 async def retention(services: LogServices) -> None:

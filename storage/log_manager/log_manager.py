@@ -457,7 +457,7 @@ class LogManager:
         if self._on_failure is not None:
             self._on_failure(directory, lost)
         if not self.online_directories() or directory is self.directories.metadata:
-            _logger.critical(
+            _logger.info(
                 "shutting down, because the last log directory or the metadata log directory has failed: %s",
                 directory.path,
             )

@@ -66,6 +66,7 @@ VALUES: Mapping[Checkpoint, Callable[[CheckpointedOffsets], int | None]] = {
     Checkpoint.CLEANER: lambda log: log.cleaned_to,
 }
 
+NOT_CLEAN = "log directory %s was not shut down cleanly, so the next start recovers its logs"
 CLOSED_AT_ONCE = 32
 """Logs that a worker thread closes in one call."""
 MEASURED_AT_ONCE = 10
@@ -187,10 +188,10 @@ async def close_cleanly(
     directory_logs: DirectoryLogs, offload: Offload, workers: int, *, broker_epoch: int
 ) -> None:
     """Close the logs, write the checkpoints and the clean shutdown file. A failure takes the directory offline and
-    ends the shutdown of the directory."""
+    ends the shutdown of the directory. A full disk only leaves the old checkpoints."""
     directory = directory_logs.directory
     if not await _close_all(directory_logs, offload, workers) or directory.failed:
-        _logger.warning("log directory %s was not shut down cleanly", directory.path)
+        _logger.warning(NOT_CLEAN, directory.path)
         return
 
     def finish() -> None:
@@ -201,7 +202,8 @@ async def close_cleanly(
     try:
         await offload.run(finish, lane=directory.lane)
     except OSError as error:
-        directory.report(error)
+        if not directory.report(error, files_unchanged=True):
+            _logger.warning(NOT_CLEAN + ": %s", directory.path, error)
     directory_logs.logs.clear()
 
 
@@ -225,7 +227,8 @@ async def _close_all(directory_logs: DirectoryLogs, offload: Offload, workers: i
 
 
 def close_logs(logs: Sequence[PartitionLog]) -> bool:
-    """Close logs cleanly, in a worker thread; True if all succeeded. Failures are logged."""
+    """Close logs cleanly, in a worker thread; True if all succeeded. Failures are logged, those of the
+    directory at DEBUG."""
     good = True
     for each in logs:
         if each.failure is not None:  # it is offline: its last write may be incomplete
@@ -234,8 +237,8 @@ def close_logs(logs: Sequence[PartitionLog]) -> bool:
         try:
             each.close(clean=True)
         except StorageError as error:
-            good = False
-            _logger.error("log %s was not closed cleanly: %s", each.directory, error)
+            good = False  # logged with the directory, which is full or offline
+            _logger.debug("log %s was not closed cleanly: %s", each.directory, error)
         except Exception as error:
             good = False
             _logger.error("failed to close log %s", each.directory, exc_info=error)

@@ -47,14 +47,8 @@ EXPECTED: Mapping[tuple[str, str], ErrorCause] = {
     ("odradek.log_directories", "log directory %s is offline: "): ErrorCause.DISK,
     ("odradek.log_directories", "no space left in log directory %s"): ErrorCause.DISK,
     ("odradek.log_manager", "log %s was not closed cleanly: "): ErrorCause.DISK,
-    (
-        "odradek.log_manager",
-        "shutting down, because the last log directory or the metadata log directory has failed: ",
-    ): ErrorCause.DISK,
     ("odradek.replica_moves", "the move of %s failed (%s): "): ErrorCause.DISK,
     ("odradek.coordination", "Failed to load %s-%d at offset %d: "): ErrorCause.DISK,
-    ("odradek.node", "Log directory %s failed: %d partitions are offline; "): ErrorCause.DISK,
-    ("odradek.node", "Log directory %s is full: "): ErrorCause.DISK,
     ("odradek.node", "%s"): ErrorCause.DISK,  # lost storage
     ("odradek.metadata", "the metadata log in %s failed: "): ErrorCause.DISK,
     ("odradek.metadata", "%s; they are fetched from the leader again"): ErrorCause.DISK,

@@ -58,17 +58,17 @@ def test_disk_error_is_expected_only_after_a_disk_fault() -> None:
     world = VirtualWorld(0)
     virtual_node = world.node("node-1")
     node_run = SimulatedNodeRun("node-1", virtual_node, world.bucket, refused_at_start=0)
-    log = logging.getLogger("odradek.node")
+    log = logging.getLogger("odradek.log_directories")
 
     def log_messages() -> list[str]:
         with watch_log() as watch:
-            log.error("Log directory %s is full: taking it offline", DATA)
+            log.error("log directory %s is offline: %s", DATA, "full")
             log.warning("warnings are ignored")
         return [each.text for each in watch.anomalies]
 
     token = CURRENT_NODE_RUN.set(node_run)
     try:
-        assert log_messages() == [f"node-1 logged: Log directory {DATA} is full: taking it offline"]
+        assert log_messages() == [f"node-1 logged: log directory {DATA} is offline: full"]
         virtual_node.disk.refusal(errno.ENOSPC, DATA)
         assert log_messages() == []
         assert node_run.is_affected_by(ErrorCause.DISK)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -137,7 +138,8 @@ async def test_describe_log_dirs_of_offline_directory(
             await append(node, "t", index)
         lost = await node.partitions.get("t", None, 1)
         directory = node.logs.directory_of(lost.log)
-        directory.fail(OSError(5, "Input/output error"))
+        with caplog.at_level(logging.INFO):
+            directory.fail(OSError(5, "Input/output error"))
         assert "1 partitions are offline; OfflineLogDirectoryCount is 1 of 2" in caplog.text
         client = client_of(node.services)
         results = await described(client)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -264,6 +265,95 @@ def test_full_node_stops_if_others_can_lead() -> None:
 
     with raised(NodeFailed, "No space left"):
         run(main, COMBINED)
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+def test_failed_log_directory_is_logged_in_one_line(
+    error: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main(nodes: Nodes) -> None:
+        _, leader, _ = await start_three(nodes)
+        await create(nodes, "u", *[(leader,)] * 4)
+        table = nodes.brokers[leader].partitions
+        await wait_until_async(lambda: all(table.opened("u", index) for index in range(4)), 5)
+        logs = [found.log for index in range(4) if (found := table.opened("u", index))]
+        there = [log for log in logs if str(log.directory).startswith("/more")]
+        for index in range(4):
+            append(nodes, leader, "u", index)
+        nodes.machines[leader].disk.fail("/more/*", error, {"sync"})
+        for log in there:
+            nodes.brokers[leader].services.logs.flushing.due(log, log.end_offset)
+        await wait_until_async(lambda: all(log.failure is not None for log in there), 5)
+        await trio.sleep(2)
+
+    run(main, COMBINED, configs=TWO_DISKS)
+    lines = [each for each in caplog.records if each.levelname not in ("DEBUG", "INFO")]
+    (line,) = [each.getMessage() for each in lines if "/more" in each.getMessage()]
+    assert line.startswith("log directory /more is offline: [Errno ")
+    assert line.endswith("Free disk space and restart the broker") is (error == errno.ENOSPC)
+
+
+def test_full_log_directory_is_logged_with_what_happens(caplog: pytest.LogCaptureFixture) -> None:
+    async def main(nodes: Nodes) -> None:
+        active, leader, _ = await start_three(nodes)
+        await create(nodes, "u", *[(leader, active)] * 4)
+        table = nodes.brokers[leader].partitions
+        await wait_until_async(lambda: all(table.opened("u", index) for index in range(4)), 5)
+        nodes.machines[active].disk.fail("/more/*", errno.ENOSPC, {"write"})
+        for index in range(4):
+            append(nodes, leader, "u", index)
+        await trio.sleep(4)
+        full(nodes, leader, "/more")
+        await wait_until_async(
+            lambda: all(len(partition(nodes, "u", each).isr) == 2 for each in range(4)), 5
+        )
+        for index in range(4):
+            with suppress(DiskFull):
+                append(nodes, leader, "u", index)
+        await trio.sleep(4)
+
+    run(main, COMBINED, configs=TWO_DISKS)
+    lines = [each for each in caplog.records if "/more" in each.getMessage()]
+    fetching = [each.args[0] for each in lines if "Error while processing" in each.message]  # type: ignore[index]
+    assert len(fetching) == len(set(fetching)), "a repeated error is logged once for a partition"
+    (offline,) = [each.message for each in lines if "is offline" in each.message]
+    assert offline.endswith(
+        "; other replicas can lead its partitions. Free disk space and restart the broker"
+    )
+    no_space = [each.message for each in lines if each.message.startswith("no space left")]
+    assert no_space
+    for message in no_space:
+        assert (
+            "No restart is needed, unless this log directory goes offline: because other replicas "
+            in message
+        )
+
+
+def test_shutdown_on_full_disk_leaves_log_directory_online(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main(nodes: Nodes) -> None:
+        await nodes.start(1)
+        await create(nodes, "t", (1,))
+        opened = nodes.brokers[1].partitions
+        await wait_until_async(lambda: opened.opened("t", 0) is not None, 5)
+        append(nodes, 1, "t")
+        disk = nodes.machines[1].disk
+        for small_file in ("*.snapshot", "*-checkpoint*", "*acknowledged*", "*_cleanshutdown*"):
+            disk.fail(f"/data/{small_file}", errno.ENOSPC, {"write"})
+        await nodes.stop(1)
+        nodes.machines[1].disk.heal()
+        await nodes.start(1)
+        table = nodes.brokers[1].partitions
+        await wait_until_async(lambda: table.opened("t", 0) is not None, 5)
+        found = table.opened("t", 0)
+        assert found is not None
+        assert found.log.end_offset == 1
+
+    run(main, ALONE, configs=ONE)
+    lines = [each for each in caplog.records if each.levelname in ("WARNING", "ERROR", "CRITICAL")]
+    (line,) = [each.getMessage() for each in lines]
+    assert line.startswith("log directory /data was not shut down cleanly, so the next start")
 
 
 def test_failed_close_of_metadata_log_does_not_prevent_clean_directories() -> None:

@@ -257,7 +257,8 @@ async def test_failed_log_prevents_clean_shutdown_file_of_its_directory_only(
         world.disk.fail("/a/t-0/*.log", operations={"sync"})
     assert CLEAN_SHUTDOWN_FILE not in world.names(A)
     assert CLEAN_SHUTDOWN_FILE in world.names(B)
-    assert "t-0 was not closed cleanly: " in caplog.text
+    assert "log directory /a is offline: " in caplog.text
+    assert "log directory /a was not shut down cleanly, so the next start" in caplog.text
     assert "Traceback" not in caplog.text
 
 
