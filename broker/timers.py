@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Generator, Hashable
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Generic, TypeVar
@@ -14,6 +14,7 @@ from odradek.seams.containment import Containment
 from odradek.seams.locks import PromptLock
 
 K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
 Entry = tuple[int, int]
 """Deadline in ms and sequence number of an entry."""
 
@@ -129,6 +130,9 @@ class EventLoopYield:
 
 
 LARGE_BYTES = 64 * 1024
+"""Size of a large request."""
+REQUEST_STEP_SECONDS = 0.002
+"""Time for which one request occupies the event loop before other tasks run."""
 
 
 class BusyConnectionQueue:
@@ -145,3 +149,27 @@ class BusyConnectionQueue:
         """Wait in order of arrival; the caller handles its requests right after."""
         async with self._lock:
             await trio.lowlevel.checkpoint()  # other ready tasks run first
+
+
+class RequestSteps:
+    """Lets other tasks run when a long request has occupied the event loop for REQUEST_STEP_SECONDS."""
+
+    def __init__(self, clock: Clock, queue: BusyConnectionQueue) -> None:
+        self._clock = clock
+        self._queue = queue
+        self._ends = clock.monotonic() + REQUEST_STEP_SECONDS
+
+    async def yield_if_due(self) -> None:
+        if self._clock.monotonic() >= self._ends:
+            await self._queue.wait_turn()
+            self._ends = self._clock.monotonic() + REQUEST_STEP_SECONDS
+
+    async def run(self, work: Generator[None, None, T]) -> T:
+        """Run a generator to its end, and let other tasks run at its yields; returns its result."""
+        while True:
+            try:
+                next(work)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            await self.yield_if_due()

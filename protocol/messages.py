@@ -8,17 +8,17 @@ tests find names that no version has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import fields
 from importlib import import_module
 from typing import Any, cast
 
 from odradek.protocol.apis import APIS
-from odradek.protocol.codec.reading import MAX_ELEMENTS, compile_reader
+from odradek.protocol.codec.reading import MAX_ELEMENTS, compile_reader, compile_steps_reader
 from odradek.protocol.codec.structure import Structure, kio_structure
 from odradek.protocol.codec.writing import Encoded as Encoded
 from odradek.protocol.codec.writing import Repeated as Repeated
-from odradek.protocol.codec.writing import compile_item_writer, compile_writer
+from odradek.protocol.codec.writing import compile_item_writer, compile_steps_writer, compile_writer
 
 REQUEST_ELEMENTS_MAX = 1 << 17
 """Limit of the elements in all arrays of a request, equal to the limit of partitions in Produce and Fetch.
@@ -30,6 +30,8 @@ _Read = Callable[[memoryview, int], Any]
 _Write = Callable[[Any], bytes]
 _readers: dict[tuple[int, int, str], _Read] = {}
 _writers: dict[tuple[int, int, str], _Write] = {}
+_steps_readers: dict[tuple[int, int], Callable[[memoryview, int], Generator[None, None, Any]]] = {}
+_steps_writers: dict[tuple[int, int], Callable[[Any], Generator[None, None, bytes] | None]] = {}
 _item_writers: dict[tuple[int, int, tuple[str, ...]], Callable[[Any], bytes]] = {}
 _names_are_checked = False
 
@@ -52,6 +54,18 @@ def read_request(api_key: int, version: int, view: memoryview, offset: int = 0) 
     return _reader(api_key, version, "request")(view, offset)
 
 
+def read_request_in_steps(
+    api_key: int, version: int, view: memoryview, offset: int = 0
+) -> Generator[None, None, Any]:
+    """Read a long request as `read_request` does, in a generator that yields after every few array elements."""
+    read = _steps_readers.get((api_key, version))
+    if read is None:
+        structure = _structure_of(load(api_key, version, "request"))
+        read = compile_steps_reader(structure, elements_max=REQUEST_ELEMENTS_MAX)
+        _steps_readers[api_key, version] = read
+    return read(view, offset)
+
+
 def read_response(api_key: int, version: int, view: memoryview, offset: int = 0) -> Any:
     """Read a response as kio's entity of that version. Raises InvalidFrame if it is malformed.
 
@@ -68,6 +82,17 @@ def write_request(api_key: int, version: int, values: Mapping[str, Any] | Any) -
 def write_response(api_key: int, version: int, values: Mapping[str, Any] | Any) -> bytes:
     """Write the body of a response from nested dicts or from kio's entity."""
     return _writer(api_key, version, "response")(values)
+
+
+def write_response_in_steps(
+    api_key: int, version: int, values: Any
+) -> Generator[None, None, bytes] | None:
+    """A generator that writes a long response and yields after every few items; None for a short response."""
+    write = _steps_writers.get((api_key, version))
+    if write is None:
+        structure = _structure_of(load(api_key, version, "response"))
+        write = _steps_writers[api_key, version] = compile_steps_writer(structure)
+    return write(values)
 
 
 def response_item_writer(api_key: int, version: int, *path: str) -> Callable[[Any], bytes]:

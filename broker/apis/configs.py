@@ -25,6 +25,7 @@ from odradek.broker.config.config_description import ConfigEntry
 from odradek.broker.config.types import ConfigSource, ConfigType, ResourceType
 from odradek.broker.requests.context import RequestContext
 from odradek.broker.requests.forwarding import forward_values
+from odradek.broker.requests.steps import in_steps
 from odradek.broker.security.request_authorization import (
     ClusterDenied,
     check_cluster,
@@ -72,7 +73,8 @@ async def describe_configs(request: Any, ctx: RequestContext) -> Mapping[str, An
     with_docs = field(request, "include_documentation", False)
     return {
         "results": [
-            _described(each, request.include_synonyms, with_docs, ctx) for each in request.resources
+            _described(each, request.include_synonyms, with_docs, ctx)
+            async for each in in_steps(request.resources, ctx)
         ]
     }
 

@@ -19,6 +19,7 @@ from odradek.broker.groups.messages import (
     ConsumerGroupHeartbeatResponse,
 )
 from odradek.broker.requests.context import RequestContext
+from odradek.broker.requests.steps import in_steps
 from odradek.broker.security.request_authorization import (
     NOT_REQUESTED,
     TopicDenied,
@@ -149,7 +150,8 @@ def _heartbeat(request: Any, ctx: RequestContext) -> ConsumerGroupHeartbeat:
 
 async def consumer_group_describe(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     requested = request.include_authorized_operations
-    return {"groups": [await _describe(group_id, requested, ctx) for group_id in request.group_ids]}
+    groups = in_steps(request.group_ids, ctx)
+    return {"groups": [await _describe(group_id, requested, ctx) async for group_id in groups]}
 
 
 async def _describe(group_id: str, wants_operations: bool, ctx: RequestContext) -> dict[str, Any]:

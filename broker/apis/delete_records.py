@@ -10,6 +10,7 @@ import trio
 
 from odradek.broker.coordination.internal_topics import is_coordinator_topic
 from odradek.broker.requests.context import RequestContext
+from odradek.broker.requests.steps import in_steps
 from odradek.broker.security.request_authorization import check_topic
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -55,13 +56,19 @@ async def delete_records(request: Any, ctx: RequestContext) -> Mapping[str, Any]
         for each in topic.partitions:
             wanted.setdefault(topic.name, {})[each.partition_index] = each
     topics = [
-        (name, [await _delete_before(name, each, ctx) for each in partitions.values()])
+        (
+            name,
+            [
+                await _delete_before(name, each, ctx)
+                async for each in in_steps(partitions.values(), ctx)
+            ],
+        )
         for name, partitions in wanted.items()
     ]
     every = [each for _, deletions in topics for each in deletions]
     with trio.move_on_after(max(0.0, request.timeout.total_seconds())):
         while True:
-            for each in every:
+            async for each in in_steps(every, ctx):
                 each.check()
             waits = [each.waits_in for each in every if each.waits_in is not None]
             if not waits:

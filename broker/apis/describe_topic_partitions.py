@@ -6,12 +6,13 @@ Java, by UTF-16 code units.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterable, Mapping
 from typing import Any
 
 from odradek.broker.apis.topic_view import PartitionView, TopicView, missing_topic_error
 from odradek.broker.coordination.internal_topics import is_internal_topic
 from odradek.broker.requests.context import RequestContext
+from odradek.broker.requests.steps import in_steps
 from odradek.broker.security.request_authorization import may_topic, topic_operations
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
@@ -37,12 +38,13 @@ async def describe_topic_partitions(request: Any, ctx: RequestContext) -> Mappin
         ),
     )
     ahead = sorted((name for name in names if _order(name) >= _order(start)), key=_order)
-    denied = dict.fromkeys(name for name in ahead if not may_topic(ctx, name))
+    denied = [name async for name in in_steps(ahead, ctx) if not may_topic(ctx, name)]
     first = cursor.partition_index if cursor is not None else 0
     if denied:
-        ahead = [name for name in ahead if name not in denied]
-    page = _page(view, ahead, start, first, limit, missing_too=not everything)
-    for values in page["topics"]:
+        left_out = frozenset(denied)
+        ahead = [name for name in ahead if name not in left_out]
+    page = await _page(view, in_steps(ahead, ctx), start, first, limit, missing_too=not everything)
+    async for values in in_steps(page["topics"], ctx):
         values["topic_authorized_operations"] = topic_operations(ctx, values["name"])
     if not everything:
         page["topics"] += [_denied(name) for name in denied]
@@ -61,9 +63,9 @@ def _failed(name: str) -> Values:
     return {"error_code": ErrorCode.invalid_request, "name": name, "partitions": []}
 
 
-def _page(
+async def _page(
     view: TopicView,
-    names: Sequence[str],
+    names: AsyncIterable[str],
     start: str,
     first: int,
     limit: int,
@@ -73,7 +75,7 @@ def _page(
     """Partitions of one page; `first` is the first partition of topic `start`."""
     topics: list[Values] = []
     remaining = limit
-    for name in names:
+    async for name in names:
         if remaining == 0:
             return {"topics": topics, "next_cursor": _cursor(name, 0)}
         found = view.image.topics_by_name.get(name)

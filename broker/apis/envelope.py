@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from odradek.broker.requests.context import RequestContext
 from odradek.broker.requests.dispatch import FORWARDABLE, find_controller_route
+from odradek.broker.requests.steps import read_in_steps, write_in_steps
 from odradek.broker.security.request_authorization import check_cluster
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError
@@ -64,13 +65,13 @@ async def _respond(frame: memoryview, request: Any, ctx: RequestContext) -> byte
         is_forwarded=True,
     )
     try:
-        message = route.read(api.key, version, frame, header.body)
+        message = await read_in_steps(route, frame, header.body, inner)
         values = await route.handler(message, inner)
     except InvalidFrame as garbage:  # an invalid client request closes the connection of the client, not of the broker
         raise KafkaError(ErrorCode.unsupported_version, str(garbage)) from garbage
     if not ctx.services.metadata.is_active and _has_not_controller_error(values):
         raise NotController("another node became the active controller")
-    body = cast(Buffer, route.write(api.key, version, values))
+    body = cast(Buffer, await write_in_steps(route, values, inner))
     return response_header(api, version, header.correlation_id) + bytes(body)
 
 

@@ -442,4 +442,8 @@ def write(key: int, version: int, response: FetchResponse) -> list[Buffer | File
     )
 
 
-HANDLERS = {apis.FETCH: Route(fetch, read=read, write=write, batches_responses=True)}
+HANDLERS = {
+    apis.FETCH: Route(
+        fetch, read=read, write=write, batches_responses=True, read_steps=None, write_steps=None
+    )
+}

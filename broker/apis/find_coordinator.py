@@ -18,6 +18,7 @@ from odradek.broker.coordination.internal_topics import (
 )
 from odradek.broker.replicas.topic_creation import ensure_internal_topic
 from odradek.broker.requests.context import RequestContext
+from odradek.broker.requests.steps import in_steps
 from odradek.broker.security.request_authorization import check_group, check_transactional_id
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -44,7 +45,8 @@ async def find_coordinator(request: Any, ctx: RequestContext) -> Mapping[str, An
         return await _respond(key_type, request.key, ctx)
     return {
         "coordinators": [
-            {"key": key, **await _respond(key_type, key, ctx)} for key in request.coordinator_keys
+            {"key": key, **await _respond(key_type, key, ctx)}
+            async for key in in_steps(request.coordinator_keys, ctx)
         ]
     }
 

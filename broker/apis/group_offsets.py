@@ -15,6 +15,7 @@ from odradek.broker.groups.coordinator_shard import NO_MEMBER, OffsetCommit, Off
 from odradek.broker.groups.messages import NO_ERROR, CommittedOffset, OffsetPartitionErrors
 from odradek.broker.groups.offset_store import NO_OFFSET, FetchedTopic
 from odradek.broker.requests.context import RequestContext
+from odradek.broker.requests.steps import in_steps
 from odradek.broker.security.request_authorization import (
     TopicDenied,
     check_group,
@@ -51,7 +52,7 @@ async def offset_commit(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     offsets: list[OffsetToCommit] = []
     responses: list[Values] = []
     """One result for each of `offsets`, whose error is set after the commit."""
-    for topic in request.topics:
+    async for topic in in_steps(request.topics, ctx):
         found, unknown = _find_topic(topic, ctx)
         if not may_commit:
             found, unknown = None, ErrorCode.group_authorization_failed
@@ -63,7 +64,7 @@ async def offset_commit(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
             continue  # as in Kafka
         of_topic = _topic_values(topic, [])
         of_topic = topics.setdefault(of_topic["topic_id"] or of_topic["name"], of_topic)
-        for each in topic.partitions:
+        async for each in in_steps(topic.partitions, ctx):
             response = {"partition_index": each.partition_index, "error_code": unknown}
             of_topic["partitions"].append(response)
             if found is None:
@@ -143,7 +144,7 @@ async def offset_fetch(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
                 ctx,
                 (field(each, "member_id"), field(each, "member_epoch", -1)),
             )
-            for each in request.groups
+            async for each in in_steps(request.groups, ctx)
         ]
         return {"groups": groups}
     group = await _fetch(request.group_id, request.topics, require_stable, ctx)
@@ -161,7 +162,7 @@ async def _fetch(
     unknown: list[Values] = []
     if topics is not None:
         requested = []
-        for topic in topics:
+        async for topic in in_steps(topics, ctx):
             name, topic_id = _requested_topic(topic, ctx)
             if name is None:
                 unknown.append(_unknown_topic(topic, ErrorCode.unknown_topic_id, ctx))
@@ -176,7 +177,11 @@ async def _fetch(
         )
     except KafkaError as error:
         return _failed_fetch(group_id, topics, error.code, ctx)
-    fetched = [_fetched_topic(each, ctx) for each in found if may_topic(ctx, each.topic)]
+    fetched = [
+        await _fetched_topic(each, ctx)
+        async for each in in_steps(found, ctx)
+        if may_topic(ctx, each.topic)
+    ]
     return {
         "group_id": group_id,
         "error_code": NO_ERROR,
@@ -192,7 +197,7 @@ def _requested_topic(topic: Any, ctx: RequestContext) -> tuple[str | None, UUID 
     return (None, None) if found is None else (found.name, found.id)
 
 
-def _fetched_topic(topic: FetchedTopic, ctx: RequestContext) -> Values | None:
+async def _fetched_topic(topic: FetchedTopic, ctx: RequestContext) -> Values | None:
     """Response for a topic; None if the request has ids and the id of the topic is unknown."""
     topic_id = topic.topic_id
     if topic_id is None and ctx.api_version >= IDS_SINCE:
@@ -200,7 +205,10 @@ def _fetched_topic(topic: FetchedTopic, ctx: RequestContext) -> Values | None:
         if image is None:
             return None
         topic_id = image.id
-    partitions = [_fetched(each.partition, each.offset, each.error) for each in topic.partitions]
+    partitions = [
+        _fetched(each.partition, each.offset, each.error)
+        async for each in in_steps(topic.partitions, ctx)
+    ]
     return _named(topic.topic, topic_id, partitions, ctx)
 
 

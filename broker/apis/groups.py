@@ -23,6 +23,7 @@ from odradek.broker.groups.messages import (
     SyncGroupResponse,
 )
 from odradek.broker.requests.context import RequestContext
+from odradek.broker.requests.steps import in_steps
 from odradek.broker.security.request_authorization import (
     NOT_REQUESTED,
     GroupDenied,
@@ -217,7 +218,8 @@ async def list_groups(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
 
 async def describe_groups(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     requested = field(request, "include_authorized_operations", False)
-    return {"groups": [_describe(group_id, requested, ctx) for group_id in request.groups]}
+    groups = in_steps(request.groups, ctx)
+    return {"groups": [_describe(group_id, requested, ctx) async for group_id in groups]}
 
 
 def _describe(group_id: str, wants_operations: bool, ctx: RequestContext) -> dict[str, Any]:
@@ -277,9 +279,11 @@ def _described(group: DescribedGroup) -> dict[str, Any]:
 
 
 async def delete_groups(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    allowed = dict.fromkeys(each for each in request.groups_names if may_group(ctx, each))
+    names = in_steps(dict.fromkeys(request.groups_names), ctx)
+    is_allowed = {name: may_group(ctx, name) async for name in names}
+    allowed = [name for name, allows in is_allowed.items() if allows]
     results = list(await ctx.services.groups.delete_groups(allowed))
-    denied = dict.fromkeys(each for each in request.groups_names if each not in allowed)
+    denied = [name for name, allows in is_allowed.items() if not allows]
     results += [(group_id, GroupDenied.code) for group_id in denied]
     return {"results": [{"group_id": group_id, "error_code": error} for group_id, error in results]}
 

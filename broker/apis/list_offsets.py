@@ -11,6 +11,7 @@ from typing import Any
 import trio
 
 from odradek.broker.requests.context import RequestContext
+from odradek.broker.requests.steps import in_steps
 from odradek.broker.security.request_authorization import check_topic, may_cluster
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -49,13 +50,13 @@ async def list_offsets(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
         return _all_failed(request, ErrorCode.unknown_server_error)  # as in Kafka
     searches: list[_TieredSearch] = []
     topics: dict[str, dict[int, dict[str, Any]]] = {}
-    for topic in request.topics:
-        for each in topic.partitions:
-            partitions = topics.setdefault(topic.name, {})
-            if each.partition_index not in partitions:
-                partitions[each.partition_index] = await _list_partition(
-                    topic.name, each, request, ctx, times_named, searches
-                )
+    every = ((topic.name, each) for topic in request.topics for each in topic.partitions)
+    async for name, each in in_steps(every, ctx):
+        partitions = topics.setdefault(name, {})
+        if each.partition_index not in partitions:
+            partitions[each.partition_index] = await _list_partition(
+                name, each, request, ctx, times_named, searches
+            )
     if searches:
         await _search_tiers(searches, request, ctx)
     return {
@@ -254,17 +255,17 @@ def _with_epoch(log: PartitionLog, offset: int) -> TimestampAndOffset:
 
 async def offset_for_leader_epoch(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     """OffsetForLeaderEpoch: the end offset of a leader epoch (KIP-101, KIP-279)."""
-    return {
-        "topics": [
-            {
-                "topic": topic.topic,
-                "partitions": [
-                    await _end_of_epoch(topic.topic, each, ctx) for each in topic.partitions
-                ],
-            }
-            for topic in request.topics
-        ]
-    }
+    topics: list[dict[str, Any]] = [
+        {"topic": topic.topic, "partitions": []} for topic in request.topics
+    ]
+    every = (
+        (values, each)
+        for values, topic in zip(topics, request.topics, strict=True)
+        for each in topic.partitions
+    )
+    async for values, each in in_steps(every, ctx):
+        values["partitions"].append(await _end_of_epoch(values["topic"], each, ctx))
+    return {"topics": topics}
 
 
 async def _end_of_epoch(topic: str, wanted: Any, ctx: RequestContext) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 import trio
 
 from odradek.broker.requests.context import RequestContext
+from odradek.broker.requests.steps import in_steps
 from odradek.broker.security.request_authorization import ClusterDenied, may_cluster
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -149,7 +150,7 @@ async def alter_replica_log_dirs(request: Any, ctx: RequestContext) -> Mapping[s
     }
     is_allowed = may_cluster(ctx)
     by_topic: defaultdict[str, list[Values]] = defaultdict(list)
-    for name, path in wanted.items():
+    async for name, path in in_steps(wanted.items(), ctx):
         code = await _alter(name, path, ctx) if is_allowed else ClusterDenied.code
         by_topic[name.topic].append({"partition_index": name.partition, "error_code": code})
     return {

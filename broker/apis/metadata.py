@@ -29,6 +29,7 @@ from odradek.broker.coordination.internal_topics import (
     transactions_topic,
 )
 from odradek.broker.requests.context import RequestContext
+from odradek.broker.requests.steps import in_steps
 from odradek.broker.security.request_authorization import (
     NOT_REQUESTED,
     cluster_operations,
@@ -63,7 +64,7 @@ async def metadata(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
         return _refused(requested)
     topics = await (_all_topics(ctx) if everything else _requested_topics(request, ctx))
     if field(request, "include_topic_authorized_operations", False):
-        for values in topics:
+        async for values in in_steps(topics, ctx):
             if values["error_code"] not in _WITHOUT_OPERATIONS:
                 values["topic_authorized_operations"] = topic_operations(ctx, values["name"])
     return {**_cluster(request, ctx), "topics": topics}
@@ -138,25 +139,26 @@ async def _requested_topics(request: Any, ctx: RequestContext) -> list[Values]:
         topic_id for topic in request.topics if (topic_id := field(topic, "topic_id")) is not None
     ]
     if ids:
-        return _topics_by_id(dict.fromkeys(ids), ctx)
+        return await _topics_by_id(dict.fromkeys(ids), ctx)
     names = list(dict.fromkeys(topic.name for topic in request.topics))
-    denied = {name for name in names if not may_topic(ctx, name)}
+    denied = {name async for name in in_steps(names, ctx) if not may_topic(ctx, name)}
     view = TopicView(ctx)  # as in Kafka, the response does not have the topics that it creates
     present = view.image.topics_by_name
     missing = [name for name in names if name not in present and name not in denied]
+    uncreatable: set[str] = set()
     if (
         missing
         and field(request, "allow_auto_topic_creation", True)
         and ctx.services.config.get_bool("auto.create.topics.enable")
     ):
-        uncreatable = {name for name in missing if not _may_create(name, ctx)}
+        uncreatable = {name async for name in in_steps(missing, ctx) if not _may_create(name, ctx)}
         denied |= uncreatable
         await _create([name for name in missing if name not in uncreatable], ctx)
     return [
-        _denied(name, is_internal=is_internal_topic(name) and name in missing)
+        _denied(name, is_internal=is_internal_topic(name) and name in uncreatable)
         if name in denied
         else _topic(view, name, ctx.api_version)
-        for name in names
+        async for name in in_steps(names, ctx)
     ]
 
 
@@ -175,10 +177,10 @@ def _denied(name: str | None, topic_id: UUID | None = None, *, is_internal: bool
     }
 
 
-def _topics_by_id(ids: Iterable[UUID], ctx: RequestContext) -> list[Values]:
+async def _topics_by_id(ids: Iterable[UUID], ctx: RequestContext) -> list[Values]:
     view = TopicView(ctx)
     topics: list[Values] = []
-    for topic_id in ids:
+    async for topic_id in in_steps(ids, ctx):
         found = view.image.topics_by_id.get(topic_id)
         if found is None:
             topics.append(

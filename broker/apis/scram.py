@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from odradek.broker.requests.context import RequestContext
+from odradek.broker.requests.steps import in_steps
 from odradek.broker.security.request_authorization import ClusterDenied, check_cluster, may_cluster
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -33,7 +34,9 @@ async def describe_user_scram_credentials(request: Any, ctx: RequestContext) -> 
         users = Counter({user: 1 for _, user in image.scram})
     return {
         "error_code": ErrorCode.none,
-        "results": [_described(user, times, image) for user, times in users.items()],
+        "results": [
+            _described(user, times, image) async for user, times in in_steps(users.items(), ctx)
+        ],
     }
 
 

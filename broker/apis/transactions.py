@@ -15,6 +15,7 @@ from odradek.broker.coordination.internal_topics import is_coordinator_topic, of
 from odradek.broker.coordination.regular_expressions import compile_expression
 from odradek.broker.replicas.topic_creation import ensure_internal_topic
 from odradek.broker.requests.context import RequestContext
+from odradek.broker.requests.steps import in_steps
 from odradek.broker.security.request_authorization import (
     TopicDenied,
     TransactionalIdDenied,
@@ -110,7 +111,7 @@ async def _add_partitions(
         return _as_requested(topics, dict.fromkeys(partitions, TransactionalIdDenied.code))
     refused = {
         each: code
-        for each in partitions
+        async for each in in_steps(partitions, ctx)
         if (code := _check_partition(each, ctx, is_client=is_client)) is not NO_ERROR
     }
     if refused:
@@ -271,7 +272,8 @@ async def list_transactions(request: Any, ctx: RequestContext) -> Mapping[str, A
 
 
 async def describe_transactions(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    return {"transaction_states": [_describe(each, ctx) for each in request.transactional_ids]}
+    ids = in_steps(request.transactional_ids, ctx)
+    return {"transaction_states": [_describe(each, ctx) async for each in ids]}
 
 
 def _describe(transactional_id: str, ctx: RequestContext) -> dict[str, Any]:

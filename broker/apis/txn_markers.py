@@ -9,6 +9,7 @@ import trio
 
 from odradek.broker.apis.topic_view import check_topic_name
 from odradek.broker.requests.context import RequestContext
+from odradek.broker.requests.steps import in_steps
 from odradek.broker.security.request_authorization import ClusterDenied, check_topic, may_cluster
 from odradek.broker.transactions.markers import TransactionMarker
 from odradek.protocol import apis
@@ -67,17 +68,15 @@ def _by_topic(errors: Mapping[TopicPartition, ErrorCode]) -> list[Values]:
 
 async def describe_producers(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     """DescribeProducers: active producers and open transactions of partitions that this node leads (KIP-664)."""
-    return {
-        "topics": [
-            {
-                "name": topic.name,
-                "partitions": [
-                    await _describe(topic.name, index, ctx) for index in topic.partition_indexes
-                ],
-            }
-            for topic in request.topics
-        ]
-    }
+    topics: list[Values] = [{"name": topic.name, "partitions": []} for topic in request.topics]
+    every = (
+        (values, index)
+        for values, topic in zip(topics, request.topics, strict=True)
+        for index in topic.partition_indexes
+    )
+    async for values, index in in_steps(every, ctx):
+        values["partitions"].append(await _describe(values["name"], index, ctx))
+    return {"topics": topics}
 
 
 async def _describe(topic: str, index: int, ctx: RequestContext) -> Values:

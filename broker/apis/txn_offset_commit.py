@@ -10,6 +10,7 @@ from odradek.broker.groups.coordinator_shard import OffsetCommit, OffsetToCommit
 from odradek.broker.groups.messages import NO_ERROR, NO_GENERATION, NO_MEMBER_ID
 from odradek.broker.groups.transactional_commit import TransactionalCommit
 from odradek.broker.requests.context import RequestContext
+from odradek.broker.requests.steps import in_steps
 from odradek.broker.security.request_authorization import (
     GroupDenied,
     TopicDenied,
@@ -38,7 +39,7 @@ async def txn_offset_commit(request: Any, ctx: RequestContext) -> Mapping[str, A
     offsets: list[OffsetToCommit] = []
     responses: list[Values] = []
     """One result for each of `offsets`, whose error is set after the commit."""
-    for topic in request.topics:
+    async for topic in in_steps(request.topics, ctx):
         found = image.topics_by_name.get(topic.name)
         refused = denied
         if refused is None and not may_topic(ctx, topic.name):
@@ -46,7 +47,7 @@ async def txn_offset_commit(request: Any, ctx: RequestContext) -> Mapping[str, A
         if refused is None and found is not None and not topic.partitions:
             continue  # as in Kafka
         of_topic = topics.setdefault(topic.name, {"name": topic.name, "partitions": []})
-        for each in topic.partitions:
+        async for each in in_steps(topic.partitions, ctx):
             response = {"partition_index": each.partition_index, "error_code": NO_ERROR}
             of_topic["partitions"].append(response)
             if refused is not None:

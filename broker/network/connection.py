@@ -30,7 +30,7 @@ from odradek.broker.requests.dispatch import (
     unsupported_version_response,
 )
 from odradek.broker.requests.route import WOULD_BLOCK
-from odradek.broker.timers import LARGE_BYTES
+from odradek.broker.timers import LARGE_BYTES, RequestSteps
 from odradek.protocol import apis
 from odradek.protocol.errors import InvalidFrame
 from odradek.protocol.framing import parts_bytes, read_request_header, response_head
@@ -225,17 +225,30 @@ class ClientConnection:
     async def _respond_large(self, frame_view: memoryview) -> None:
         await self._services.busy_connections.wait_turn()
         self._step_requests, self._step_bytes = 1, len(frame_view)
-        rest = self._respond(frame_view)
+        rest = self._respond(frame_view, await self._read_in_steps(frame_view))
         if rest is not None:
             await rest
+
+    async def _read_in_steps(self, frame_view: memoryview) -> Any:
+        """Read a large request, whose arrays may be long; None if its API reads it at once."""
+        header = read_request_header(frame_view)
+        api, version = header.api, header.api_version
+        route = self._find_route(api.key)
+        if route is None or route.read_steps is None or not api.serves(version):
+            return None
+        steps = RequestSteps(self._clock, self._services.busy_connections)
+        try:
+            return await steps.run(route.read_steps(api.key, version, frame_view, header.body))
+        except InvalidFrame as error:
+            raise InvalidFrame(f"{api.title} version {version}: {error}") from error
 
     async def _let_others_run(self) -> None:
         self._step_requests = self._step_bytes = 0
         self._step_ends = None
         await self._services.busy_connections.wait_turn()
 
-    def _respond(self, frame_view: memoryview) -> Awaitable[None] | None:
-        """Handle a request; returns an awaitable if it must wait."""
+    def _respond(self, frame_view: memoryview, request: Any = None) -> Awaitable[None] | None:
+        """Handle a request, which is read unless it is given; returns an awaitable if it must wait."""
         header = read_request_header(frame_view)
         api, version = header.api, header.api_version
         route = self._find_route(api.key)
@@ -256,10 +269,11 @@ class ClientConnection:
             services.authorizer,
             connection=self,
         )
-        try:
-            request = route.read(api.key, version, frame_view, header.body)
-        except InvalidFrame as error:
-            raise InvalidFrame(f"{api.title} version {version}: {error}") from error
+        if request is None:
+            try:
+                request = route.read(api.key, version, frame_view, header.body)
+            except InvalidFrame as error:
+                raise InvalidFrame(f"{api.title} version {version}: {error}") from error
         quotas = services.client_quotas
         if quotas is not None and not self.endpoint.of_controller:
             return self._respond_within_quotas(quotas, route, request, len(frame_view), ctx)
@@ -281,7 +295,13 @@ class ClientConnection:
         if values is None:
             return
         api, version = ctx.api, ctx.api_version
-        self._add(api, version, ctx.correlation_id, route.write(api.key, version, values))
+        write_steps = route.write_steps
+        steps = None if write_steps is None else write_steps(api.key, version, values)
+        if steps is None:
+            body = route.write(api.key, version, values)
+        else:
+            body = await RequestSteps(self._clock, self._services.busy_connections).run(steps)
+        self._add(api, version, ctx.correlation_id, body)
         if self._unsent_bytes > UNSENT_BYTES_MAX:
             await self.flush()
 

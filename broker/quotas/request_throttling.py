@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from odradek.broker.quotas.client_quotas import ClientQuotas
 from odradek.broker.quotas.partition_mutation_quota import STRICT_SINCE
+from odradek.broker.requests.steps import write_in_steps
 from odradek.broker.timers import monotonic_ms
 from odradek.protocol import apis, messages
 from odradek.protocol.apis import Api
@@ -54,8 +55,7 @@ async def respond_within(
     handled = cast("Coroutine[Any, Any, Any]", route.handler(request, ctx))
     values = await meter.run(handled)
     if ctx.api in FREE or _is_follower(ctx.api, request):
-        body = None if values is None else route.write(ctx.api.key, ctx.api_version, values)
-        return body, 0
+        return None if values is None else await write_in_steps(route, values, ctx), 0
     now_ms, wait_ms = monotonic_ms(clock), wait_by_controller(ctx.api, values)
     if ctx.api is apis.PRODUCE:
         wait_ms = quotas.record(PRODUCER_BYTE_RATE, user, client_id, request_bytes, now_ms)
@@ -68,7 +68,7 @@ async def respond_within(
         wait_ms = max(wait_ms, waits)
     if ctx.api is not apis.FETCH:
         response = _with_throttle_time(ctx.api, values, wait_ms) if wait_ms else values
-        return route.write(ctx.api.key, ctx.api_version, response), wait_ms
+        return await write_in_steps(route, response, ctx), wait_ms
     parts = cast("Sequence[Buffer | FileSlice]", route.write(ctx.api.key, ctx.api_version, values))
     waits = quotas.record(CONSUMER_BYTE_RATE, user, client_id, parts_bytes(parts), now_ms)
     wait_ms = max(wait_ms, waits)

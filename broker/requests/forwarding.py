@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from odradek.broker.requests.route import Parts, Route
@@ -63,7 +63,13 @@ def forwarded(route: Route) -> Route:
             return values.body
         return route.write(api_key, version, values)
 
-    return Route(handle, read, write, route.batches_responses)
+    def read_steps(
+        api_key: int, version: int, frame: memoryview, offset: int
+    ) -> Generator[None, None, ReceivedRequest]:
+        request = yield from messages.read_request_in_steps(api_key, version, frame, offset)
+        return ReceivedRequest(frame, request)
+
+    return Route(handle, read, write, route.batches_responses, read_steps=read_steps)
 
 
 async def forward(frame: bytes, ctx: RequestContext) -> bytes | None:

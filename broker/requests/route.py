@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any, Final
 
 from odradek.broker.requests.context import RequestContext
@@ -14,6 +14,8 @@ Handler = Callable[[Any, RequestContext], Awaitable[Any]]
 Reader = Callable[[int, int, memoryview, int], Any]
 Parts = Sequence[Buffer | FileSlice]
 Writer = Callable[[int, int, Any], Buffer | Parts]
+StepsReader = Callable[[int, int, memoryview, int], Generator[None, None, Any]]
+StepsWriter = Callable[[int, int, Any], Generator[None, None, bytes] | None]
 
 WOULD_BLOCK: Final = object()
 """Returned by a `handler_nowait` that would have to wait."""
@@ -34,3 +36,7 @@ class Route:
     handler_nowait: Callable[[Any, RequestContext], Any] | None = None
     """Handles the request if nothing has to be waited for. Returns WOULD_BLOCK otherwise, without any effect, and
     `handler` handles the request."""
+    read_steps: StepsReader | None = messages.read_request_in_steps
+    """Reads a long request in steps, between which other tasks run. None: `read` reads it at once."""
+    write_steps: StepsWriter | None = messages.write_response_in_steps
+    """Writes a long response in steps; returns None if the response is short and `write` writes it."""

@@ -9,6 +9,7 @@ TIMEOUT_SECONDS and are then disconnected, so the client can try another node.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
@@ -71,7 +72,7 @@ def once_loaded(route: Route) -> Route:
             await _wait_until(loaded, ctx)
         return await route.handler(request, ctx)
 
-    return Route(handle, route.read, route.write, route.batches_responses)
+    return replace(route, handler=handle, handler_nowait=None)
 
 
 async def _wait_until(loaded: trio.Event, ctx: RequestContext) -> None:

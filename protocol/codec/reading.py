@@ -8,7 +8,7 @@ message have together at most `elements_max` elements. Adjacent fields of fixed 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import MISSING
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -22,18 +22,26 @@ from odradek.protocol.framing import read_tag_count, read_uvarint
 
 MAX_ELEMENTS = 1 << 20
 """Default limit of the elements in all arrays of one message."""
+ELEMENTS_PER_STEP = 64
+"""Elements that `compile_steps_reader` reads between two yields."""
+
+_Steps = Generator[None, None, Any]
 
 
 class Cursor:
-    """Position of a reader in the buffer, and the number of array elements that it may still create."""
+    """Position of a reader in the buffer, and the number of array elements that it may still create.
 
-    __slots__ = ("budget", "elements_max", "end", "position", "view")
+    `until_yield` is the number of elements until a reader in steps yields.
+    """
+
+    __slots__ = ("budget", "elements_max", "end", "position", "until_yield", "view")
 
     def __init__(self, view: memoryview, position: int, end: int, elements_max: int) -> None:
         self.view = view
         self.position = position
         self.end = end
         self.budget = self.elements_max = elements_max
+        self.until_yield = ELEMENTS_PER_STEP
 
 
 Reader = Callable[[Cursor], Any]
@@ -53,10 +61,8 @@ def compile_reader(
         cursor = Cursor(view, offset, len(view), elements_max)
         try:
             entity = read(cursor)
-        except (IndexError, struct.error):
-            raise InvalidFrame(f"{structure.entity_type.__name__} is cut short") from None
-        except UnicodeDecodeError:
-            raise InvalidFrame(f"{structure.entity_type.__name__}: not UTF-8") from None
+        except (IndexError, struct.error, UnicodeDecodeError) as error:
+            raise _invalid(structure, error) from None
         if exact and cursor.position != cursor.end:
             left = cursor.end - cursor.position
             raise InvalidFrame(f"{left} bytes after {structure.entity_type.__name__}")
@@ -65,15 +71,93 @@ def compile_reader(
     return read_whole
 
 
+def compile_steps_reader(
+    structure: Structure, *, elements_max: int = MAX_ELEMENTS
+) -> Callable[[memoryview, int], _Steps]:
+    """Compile a reader like that of `compile_reader` without `exact`, as a generator that returns the entity.
+
+    The generator yields after every ELEMENTS_PER_STEP elements of untagged arrays, so that its caller can let other
+    tasks run. It is slower than the other reader.
+    """
+    read = _entity_steps_reader(structure)
+
+    def read_whole(view: memoryview, offset: int = 0) -> _Steps:
+        try:
+            return (yield from read(Cursor(view, offset, len(view), elements_max)))
+        except (IndexError, struct.error, UnicodeDecodeError) as error:
+            raise _invalid(structure, error) from None
+
+    return read_whole
+
+
+def _invalid(structure: Structure, error: Exception) -> InvalidFrame:
+    problem = ": not UTF-8" if isinstance(error, UnicodeDecodeError) else " is cut short"
+    return InvalidFrame(f"{structure.entity_type.__name__}{problem}")
+
+
+def _entity_steps_reader(structure: Structure) -> Callable[[Cursor], _Steps]:
+    """Reader of an entity like `_entity_reader`, that reads arrays of strings and structs in steps."""
+    entity_type, flexible = structure.entity_type, structure.flexible
+    tagged, unsent = _tagged_and_unsent(structure)
+    arrays = {
+        _setter(entity_type, field.name): _array_steps_reader(field, flexible)
+        for field in structure.plain
+        if field.is_array and field.kind not in PRIMITIVES
+    }
+    steps = [(step, None if step[0] is None else arrays.get(step[0])) for step in _steps(structure)]
+
+    def read(cursor: Cursor) -> _Steps:
+        entity = object.__new__(entity_type)
+        for set_field, default in unsent:
+            set_field(entity, default)
+        for (set_one, read_some), read_array in steps:
+            if set_one is None:
+                read_some(cursor, entity)
+            elif read_array is None:
+                set_one(entity, read_some(cursor))
+            else:
+                elements = read_array(cursor)
+                set_one(entity, None if elements is None else (yield from elements))
+        if flexible:
+            position = cursor.position
+            if cursor.view[position] == 0:
+                cursor.position = position + 1
+            else:
+                _read_tags(cursor, tagged, entity)
+        return entity
+
+    return read
+
+
+def _array_steps_reader(field: FieldPlan, flexible: bool) -> Callable[[Cursor], _Steps | None]:
+    """Reader of an array that returns a generator, or None for a null array."""
+    read_one = _field_reader(_element_of(field), flexible)
+    read_steps = None
+    if field.of is not None and any(each.is_array for each in field.of.plain):
+        read_steps = _entity_steps_reader(field.of)
+
+    def read_elements(cursor: Cursor, count: int) -> _Steps:
+        elements: list[Any] = []
+        while len(elements) < count:
+            if read_steps is None:
+                some = min(count - len(elements), cursor.until_yield)
+                elements += [read_one(cursor) for _ in range(some)]
+            else:
+                some = 1
+                elements.append((yield from read_steps(cursor)))
+            cursor.until_yield -= some
+            if cursor.until_yield <= 0:
+                cursor.until_yield = ELEMENTS_PER_STEP
+                yield
+        return tuple(elements)
+
+    return _array_reader(field, flexible, read_elements)
+
+
 def _entity_reader(structure: Structure) -> Reader:
     entity_type = structure.entity_type
     steps = _steps(structure)
-    tagged = {
-        field.tag: (field.name, _setter(entity_type, field.name), _field_reader(field, True))
-        for field in structure.tagged
-    }
-    unsent = [(_setter(entity_type, f.name), _default_entity(f)) for f in structure.tagged]
-    unsent += [(_setter(entity_type, name), default) for name, default in structure.absent]
+    tagged, unsent = _tagged_and_unsent(structure)
     flexible = structure.flexible
     new = object.__new__
 
@@ -98,6 +182,20 @@ def _entity_reader(structure: Structure) -> Reader:
 
 
 Set = Callable[[Any, Any], None]
+
+
+def _tagged_and_unsent(
+    structure: Structure,
+) -> tuple[dict[int | None, tuple[str, Set, Reader]], list[tuple[Set, Any]]]:
+    """Name, setter and reader of each tag; setters and defaults of the fields that may not be sent."""
+    entity_type = structure.entity_type
+    tagged = {
+        field.tag: (field.name, _setter(entity_type, field.name), _field_reader(field, True))
+        for field in structure.tagged
+    }
+    unsent = [(_setter(entity_type, f.name), _default_entity(f)) for f in structure.tagged]
+    unsent += [(_setter(entity_type, name), default) for name, default in structure.absent]
+    return tagged, unsent
 
 
 def _setter(entity_type: type[Any], name: str) -> Set:
@@ -273,10 +371,14 @@ def _compact_length(cursor: Cursor) -> int:
     return length - 1
 
 
-def _array_reader(field: FieldPlan, flexible: bool) -> Reader:
+def _array_reader(
+    field: FieldPlan, flexible: bool, read_elements: Callable[[Cursor, int], Any] | None = None
+) -> Reader:
+    """Reader of an array; `read_elements(cursor, count)` reads its elements, after their number is checked."""
     read_length = _length_reader(field, flexible)
     nullable, name = field.nullable, field.name
-    read_elements, least = _elements_reader(field, flexible)
+    read_elements = read_elements or _elements_reader(field, flexible)
+    least = _least_bytes(field)
 
     def read(cursor: Cursor) -> Any:
         count = read_length(cursor)
@@ -294,17 +396,26 @@ def _array_reader(field: FieldPlan, flexible: bool) -> Reader:
     return read
 
 
-def _elements_reader(
-    field: FieldPlan, flexible: bool
-) -> tuple[Callable[[Cursor, int], tuple[Any, ...]], int]:
-    """A reader of `count` elements, and the minimum size of an element in bytes."""
-    element = FieldPlan(
+def _least_bytes(field: FieldPlan) -> int:
+    """Minimum size of an element of an array in bytes."""
+    if field.kind in PRIMITIVES:
+        return FIXED_SIZES[PRIMITIVES[field.kind][0]]
+    return max(field.of.min_bytes, 1) if field.of is not None else 1
+
+
+def _element_of(field: FieldPlan) -> FieldPlan:
+    return FieldPlan(
         name=field.name,
         kind=field.kind,
         default=None,
         of=field.of,
         nullable=field.optional_element,
     )
+
+
+def _elements_reader(field: FieldPlan, flexible: bool) -> Callable[[Cursor, int], tuple[Any, ...]]:
+    """A reader of `count` elements."""
+    element = _element_of(field)
     code = PRIMITIVES.get(field.kind, ("", None))[0]
     convert = _converter(element)
 
@@ -315,15 +426,13 @@ def _elements_reader(
         return values if convert is None else tuple(map(convert, values))
 
     if code:
-        return read_fixed, FIXED_SIZES[code]
+        return read_fixed
     read = _field_reader(element, flexible)
 
     def read_each(cursor: Cursor, count: int) -> tuple[Any, ...]:
         return tuple([read(cursor) for _ in range(count)])
 
-    if field.of is not None:
-        return read_each, max(field.of.min_bytes, 1)
-    return read_each, 1
+    return read_each
 
 
 def _converter(field: FieldPlan) -> Convert | None:

@@ -8,7 +8,7 @@ timestamps are timedelta, datetime or ints in ms; error codes are ErrorCode or i
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import MISSING
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
@@ -17,10 +17,16 @@ from uuid import UUID
 
 from odradek.protocol.codec.primitives import MAX_STRING_BYTES, append_uvarint, cut_error_message
 from odradek.protocol.codec.structure import PRIMITIVES, FieldPlan, Structure
+from odradek.seams.values import value_class
 
 Writer = Callable[[bytearray, Any], None]
 Step = tuple[Writer, Any]
 """A writer, and the index of its field or the slice of several adjacent fields."""
+
+LONG_ARRAY = 64
+"""Number of structs in an array above which `compile_steps_writer` encodes a message in steps."""
+ITEMS_PER_STEP = 16
+"""Items that are encoded between two yields."""
 
 
 class Repeated(list[Any]):
@@ -63,14 +69,77 @@ def compile_item_writer(structure: Structure, path: Sequence[str]) -> Callable[[
         assert field.is_array, f"{name} is no array"
         assert field.of is not None, f"{name} is no array of structs"
         structure = field.of
-    write = _entity_writer(structure)
+    return compile_writer(structure)
 
-    def write_item(value: Any) -> bytes:
-        out = bytearray()
-        write(out, value)
-        return bytes(out)
 
-    return write_item
+def compile_steps_writer(
+    structure: Structure,
+) -> Callable[[Any], Generator[None, None, bytes] | None]:
+    """Compile a function that returns None for a mapping without an array of more than LONG_ARRAY structs.
+
+    For another mapping it returns a generator that encodes the mapping, yields after every few items, so that its
+    caller can let other tasks run, and returns the bytes.
+    """
+    write, arrays = compile_writer(structure), _struct_arrays(structure)
+
+    def write_whole(value: Any) -> Generator[None, None, bytes] | None:
+        return write_steps(value) if arrays and _is_long(value, arrays) else None
+
+    def write_steps(value: Any) -> Generator[None, None, bytes]:
+        return write((yield from _with_encoded_arrays(value, arrays)))
+
+    return write_whole
+
+
+@value_class
+class _StructArray:
+    """An array of structs of a message: its name, the writer of one item, and the arrays of an item."""
+
+    name: str
+    write: Callable[[Any], bytes]
+    nested: Sequence[_StructArray]
+
+
+def _struct_arrays(structure: Structure) -> Sequence[_StructArray]:
+    return [
+        _StructArray(field.name, compile_writer(field.of), _struct_arrays(field.of))
+        for field in structure.plain
+        if field.is_array and field.of is not None
+    ]
+
+
+def _is_long(value: Any, arrays: Sequence[_StructArray]) -> bool:
+    if type(value) is not dict:
+        return False
+    for array in arrays:
+        items = value.get(array.name)
+        if type(items) is not list:
+            continue
+        if len(items) > LONG_ARRAY:
+            return True
+        nested = array.nested
+        if nested and any(_is_long(item, nested) for item in items):
+            return True
+    return False
+
+
+def _with_encoded_arrays(
+    value: Any, arrays: Sequence[_StructArray]
+) -> Generator[None, None, dict[str, Any]]:
+    """Copy of a mapping in which the arrays of structs are `Encoded`."""
+    encoded: dict[str, Any] = {}
+    for array in arrays:
+        items = value.get(array.name)
+        if type(items) is not list:
+            continue
+        encoded[array.name] = written = Encoded()
+        for item in items:
+            if _is_long(item, array.nested):
+                item = yield from _with_encoded_arrays(item, array.nested)
+            written.append(array.write(item))
+            if not len(written) % ITEMS_PER_STEP:
+                yield
+    return {**value, **encoded}
 
 
 def _entity_writer(structure: Structure) -> Writer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import random
 import struct
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -28,8 +29,9 @@ from odradek.protocol.apis import (
     Api,
 )
 from odradek.protocol.codec.primitives import MAX_STRING_BYTES
-from odradek.protocol.codec.reading import MAX_ELEMENTS
+from odradek.protocol.codec.reading import ELEMENTS_PER_STEP, MAX_ELEMENTS
 from odradek.protocol.codec.structure import Structure, kio_structure
+from odradek.protocol.codec.writing import LONG_ARRAY
 from odradek.protocol.errors import ErrorCode, InvalidFrame
 from odradek.protocol.messages import REQUEST_ELEMENTS_MAX
 from tests.protocol.generated import as_values, draw_entity
@@ -46,6 +48,71 @@ def kio_bytes(entity: Any) -> bytes:
     out = io.BytesIO()
     entity_writer(type(entity))(out, entity)
     return out.getvalue()
+
+
+def run(steps: Generator[None, None, Any]) -> tuple[Any, int]:
+    """Result of a generator, and how often it yields."""
+    yields = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value, yields
+        yields += 1
+
+
+def read_in_steps(key: int, version: int, raw: memoryview) -> Any:
+    return run(messages.read_request_in_steps(key, version, raw))[0]
+
+
+def error_of(
+    read: Callable[[int, int, memoryview], object], key: int, version: int, raw: memoryview
+) -> str | None:
+    try:
+        read(key, version, raw)
+    except InvalidFrame as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
+def test_request_read_in_steps_equals_request_read_at_once(api: Api) -> None:
+    for version in api.versions:
+        structure = structure_of(messages.load(api.key, version, "request"))
+        for seed in range(3):
+            raw = memoryview(kio_bytes(draw_entity(structure, random.Random(seed))))
+            found = read_in_steps(api.key, version, raw)
+            assert found == messages.read_request(api.key, version, raw)
+            for end in range(0, len(raw), 7):
+                args = (api.key, version, raw[:end])
+                error = error_of(messages.read_request, *args)
+                assert error_of(read_in_steps, *args) == error
+
+
+def test_long_request_is_read_in_steps_of_64_elements() -> None:
+    partitions = [{"partition_index": index, "timestamp": -1} for index in range(640)]
+    values = {"topics": [{"name": "t", "partitions": partitions}] * 10}
+    raw = memoryview(messages.write_request(LIST_OFFSETS.key, 6, values))
+    request, yields = run(messages.read_request_in_steps(LIST_OFFSETS.key, 6, raw))
+    assert request == messages.read_request(LIST_OFFSETS.key, 6, raw)
+    assert yields == (640 * 10 + 10) // ELEMENTS_PER_STEP
+
+
+def test_long_response_is_written_in_steps_of_16_structs() -> None:
+    """The long array may be at any depth."""
+    partitions = [{"partition_index": index} for index in range(160)]
+    values = {"topics": [{"name": "short"}, {"name": "long", "partitions": partitions}]}
+    steps = messages.write_response_in_steps(LIST_OFFSETS.key, 6, values)
+    assert steps is not None
+    written, yields = run(steps)
+    assert written == messages.write_response(LIST_OFFSETS.key, 6, values)
+    assert yields == 160 // 16
+
+
+def test_short_response_is_not_written_in_steps() -> None:
+    partitions = [{"partition_index": index} for index in range(LONG_ARRAY)]
+    values = {"topics": [{"name": "t", "partitions": partitions}]}
+    assert messages.write_response_in_steps(LIST_OFFSETS.key, 6, values) is None
 
 
 @pytest.mark.parametrize("direction", ["request", "response"])
