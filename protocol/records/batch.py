@@ -93,6 +93,7 @@ class Batch:
     producer_epoch: int
     base_sequence: int
     record_count: int
+    size: int
 
     def __init__(self, buffer: memoryview, position: int = 0) -> None:
         """View the batch at `position` of `buffer`.

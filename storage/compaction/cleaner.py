@@ -6,7 +6,7 @@
    which are durable when the group's `SegmentReplacement` is returned; the broker swaps them in (segment_swap.py).
 
 No file of the log is modified, so a worker that dies loses only its work; its `.cleaned` files are
-removed later. Memory: the map, and a page with its columns, about ten times `page_bytes`.
+removed later. Memory: the map, a page, and the decompressed records of a batch.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, suppress
 
-import numpy as np
-
 from odradek.protocol.errors import KafkaError
 from odradek.seams.files import File, Files, Path
 from odradek.storage.compaction import segment_grouping
+from odradek.storage.compaction.batch_pages import BatchPage, read_pages, records_of
 from odradek.storage.compaction.cleaned_transactions import CleanedTransactions
 from odradek.storage.compaction.compaction_plan import (
     CompactionFinished,
@@ -28,16 +27,15 @@ from odradek.storage.compaction.compaction_plan import (
     CompactionStep,
     SegmentReplacement,
 )
-from odradek.storage.compaction.key_hash import KeyHash
-from odradek.storage.compaction.offset_map import SLOT_BYTES, OffsetMap
+from odradek.storage.compaction.offset_map import SLOT_BYTES, create_offset_map
 from odradek.storage.compaction.page_rewriting import RewrittenPage
-from odradek.storage.compaction.record_columns import BatchPage, read_pages
 from odradek.storage.compaction.record_filter import (
     ActiveProducers,
     KnownKeys,
     PassInputs,
-    filter_page,
-    find_void_batches,
+    filter_batch,
+    invalid_records,
+    loses_records,
 )
 from odradek.storage.compaction.segment_grouping import SegmentSizes
 from odradek.storage.log import offset_index
@@ -54,9 +52,6 @@ from odradek.storage.log.segment import Segment
 
 SYNC_BYTES = 64 << 20
 """Output is synced at this interval, so that no single sync covers a GiB."""
-_FULL = 64
-"""The map counts as full when the free slots are less than this fraction (1/64): filling the last
-slots takes long."""
 
 
 def clean(files: Files, plan: CompactionPlan) -> Iterator[CompactionStep]:
@@ -70,14 +65,13 @@ class _CleanerPass:
         self._plan = plan
         self._statistics = CompactionStatistics()
         self._inputs = PassInputs(plan.now_ms, plan.end_offset, ActiveProducers(plan.producers))
-        self._hash = KeyHash(plan.seed)
         # At most as many slots as the dirty range can have keys.
         slots = min(
             plan.map_bytes // SLOT_BYTES,
             int((plan.end_offset - plan.first_dirty_offset + 1) / plan.map_load) + 2,
         )
-        self._map = OffsetMap(slots)
-        self._free_slots = max(1, min(int(self._map.slots * plan.map_load), self._map.slots - 1))
+        self._map = create_offset_map(slots, plan.seed)
+        self._keys_max = max(1, min(int(self._map.slots * plan.map_load), self._map.slots - 1))
 
     def steps(self) -> Iterator[CompactionStep]:
         known = yield from self._read_keys()
@@ -106,7 +100,7 @@ class _CleanerPass:
                 break
         statistics.keys = self._map.size
         statistics.map_filled = self._map.size / self._map.slots
-        return KnownKeys(self._map, self._hash, last_offset)
+        return KnownKeys(self._map, last_offset)
 
     def _dirty_pages(self) -> Iterator[BatchPage]:
         plan = self._plan
@@ -140,22 +134,24 @@ class _CleanerPass:
 
     def _put_keys(self, page: BatchPage, transactions: CleanedTransactions) -> int | None:
         """Store the keys of a page; if the map becomes full, returns the last offset that it covers."""
-        is_void = find_void_batches(page, transactions)
-        records = page.records(~is_void & ~page.is_control)
-        self._statistics.mapped_records += len(records)
-        is_wanted = (records.key_size >= 0) & (records.offset >= self._plan.first_dirty_offset)
-        rows = np.flatnonzero(is_wanted)
-        first, second = page.key_bits(records, rows, self._hash)
-        offsets = records.offset[rows]
-        done = 0
-        while done < len(rows):
-            free_slots = self._free_slots - self._map.size
-            if free_slots <= self._free_slots // _FULL:
-                # The map may be full before the first key of a page is stored.
-                return int(offsets[done - 1]) if done else int(page.base_offset[0]) - 1
-            some = slice(done, done + free_slots)
-            self._map.put(first[some], second[some], offsets[some])
-            done += free_slots
+        first_dirty_offset = self._plan.first_dirty_offset
+        for batch in page:
+            if loses_records(batch, transactions) or batch.is_control or not batch.record_count:
+                continue
+            self._statistics.mapped_records += batch.record_count
+            try:
+                full_at = self._map.put(
+                    records_of(batch),
+                    batch.record_count,
+                    batch.base_offset,
+                    batch.last_offset,
+                    first_dirty_offset,
+                    self._keys_max,
+                )
+            except ValueError as error:
+                raise invalid_records(batch, error) from None
+            if full_at is not None:
+                return full_at
         return None
 
     # Rewriting
@@ -205,14 +201,18 @@ class _CleanerPass:
         transactions: CleanedTransactions,
         target: CleanedSegmentWriter,
     ) -> CompactionProgress:
-        filtered = filter_page(page, known, self._inputs, transactions)
-        written = target.append(RewrittenPage(page, filtered, self._plan.horizon_ms), transactions)
+        rewritten = RewrittenPage(page.data, self._plan.horizon_ms)
         statistics = self._statistics
+        for batch in page:
+            filtered = filter_batch(batch, known, self._inputs, transactions)
+            rewritten.add(batch, filtered)
+            statistics.records_read += batch.record_count
+            statistics.records_written += filtered.kept_count
+            statistics.records_without_key += filtered.without_key
+        rewritten.finish()
+        written = target.append(rewritten, transactions)
         statistics.bytes_read += page.size
         statistics.bytes_written += written
-        statistics.records_read += int(page.record_count.sum())
-        statistics.records_written += int(filtered.kept_count.sum())
-        statistics.records_without_key += filtered.without_key
         return CompactionProgress(page.size, written)
 
     # Files

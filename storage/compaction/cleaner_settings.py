@@ -6,8 +6,8 @@ import sys
 
 from odradek.seams.values import value_class
 
-PAGE_BYTES_MIN = 4 << 20
-"""Columns of fewer records than fit here would cost more than they save."""
+PAGE_BYTES_MIN = 64 << 10
+"""Smaller pages would need many calls of the system."""
 
 
 @value_class

@@ -127,7 +127,7 @@ class CompactionPass:
 
     @staticmethod
     def _steps(worker: Worker, plan: CompactionPlan) -> AsyncGenerator[CompactionStep, None]:
-        from odradek.storage.compaction.worker_entry import clean
+        from odradek.storage.compaction.cleaner import clean
 
         return worker.run(clean, plan)
 

@@ -1,4 +1,4 @@
-"""Filter of the batches and records of a page that are kept (Kafka's Cleaner.cleanInto), as columns.
+"""Filter of the batches and records that are kept (Kafka's Cleaner.cleanInto).
 
 A record is kept if it is past the offsets of the map, or if it is the last of its key and either has a
 value or its batch's delete horizon has not passed (KIP-534: the horizon is set when compaction first
@@ -11,17 +11,17 @@ last batch of the pass, so that the log keeps its offsets.
 
 from __future__ import annotations
 
-import numpy as np
-
 from odradek.protocol.records.batch import Batch
+from odradek.seams.files import Buffer
 from odradek.seams.values import value_class
+from odradek.storage.compaction.batch_pages import records_of
 from odradek.storage.compaction.cleaned_transactions import CleanedTransactions
 from odradek.storage.compaction.compaction_plan import MARKER_ALONE, ProducerLastBatches
-from odradek.storage.compaction.key_hash import KeyHash
 from odradek.storage.compaction.offset_map import OffsetMap
-from odradek.storage.compaction.record_columns import BatchPage, RecordColumns
-from odradek.storage.compaction.varint_columns import Flags, Ints
+from odradek.storage.errors import CorruptRecords
 from odradek.storage.log.producer_state import read_marker
+
+_BEFORE_ALL_OFFSETS = -1
 
 
 @value_class
@@ -29,7 +29,6 @@ class KnownKeys:
     """The complete offset map; it covers all offsets up to `last_offset`."""
 
     offsets: OffsetMap
-    hash: KeyHash
     last_offset: int
 
 
@@ -37,24 +36,22 @@ class ActiveProducers:
     """Last batch or marker of each active producer."""
 
     def __init__(self, last: ProducerLastBatches) -> None:
-        producer_ids = np.array(last.producer_ids, np.int64)
-        order = np.argsort(producer_ids)
-        self._ids = producer_ids[order]
-        self._last_offsets = np.array(last.last_offsets, np.int64)[order]
-        self._epochs = np.array(last.epochs, np.int16)[order]
+        self._last = {
+            producer_id: (last_offset, epoch)
+            for producer_id, last_offset, epoch in zip(
+                last.producer_ids, last.last_offsets, last.epochs, strict=True
+            )
+        }
 
-    def wrote_last(self, page: BatchPage) -> Flags:
-        """Mask of the batches that contain the last sequence or epoch of an active producer."""
-        if not len(self._ids):
-            return np.zeros(len(page), np.bool_)
-        at = np.searchsorted(self._ids, page.producer_id).clip(max=len(self._ids) - 1)
-        is_active = (page.producer_id >= 0) & (self._ids[at] == page.producer_id)
-        last_offset = self._last_offsets[at]
-        is_last_marker = page.is_control & (page.headers["producer_epoch"] == self._epochs[at])
-        found: Flags = is_active & np.where(
-            last_offset == MARKER_ALONE, is_last_marker, page.last_offset == last_offset
-        )
-        return found
+    def wrote_last(self, batch: Batch) -> bool:
+        """Whether the batch contains the last sequence or epoch of an active producer."""
+        last = self._last.get(batch.producer_id)
+        if last is None or batch.producer_id < 0:
+            return False
+        last_offset, epoch = last
+        if last_offset == MARKER_ALONE:
+            return batch.is_control and batch.producer_epoch == epoch
+        return batch.last_offset == last_offset
 
 
 @value_class
@@ -67,71 +64,71 @@ class PassInputs:
 
 
 @value_class
-class FilterResult:
-    """Batches and records of one page that are kept: columns over its batches, except `kept_records`, a column over
-    `records`."""
+class FilteredBatch:
+    """The records of a batch that are kept."""
 
-    records: RecordColumns
-    kept_records: Flags
-    kept_count: Ints
-    sets_horizon: Flags
-    """Batches whose delete horizon is set in this pass."""
-    stays_empty: Flags
-    without_key: int
-
-
-def find_void_batches(page: BatchPage, transactions: CleanedTransactions) -> Flags:
-    """Mask of the batches whose records are removed because of transactions: aborted batches, and
-    markers that are no longer needed."""
-    found = np.zeros(len(page), np.bool_)
-    special = np.flatnonzero(page.is_transactional | page.is_control)
-    for number in special.tolist():
-        producer_id, last_offset = int(page.producer_id[number]), int(page.last_offset[number])
-        if page.is_control[number]:
-            commits = _commits(page, number)
-            found[number] = transactions.marker(producer_id, last_offset, commits)
-        else:
-            found[number] = transactions.batch(producer_id, last_offset)
-    return found
+    kept_count: int
+    body: Buffer = b""
+    """The kept records, decompressed."""
+    latest_delta: int = 0
+    """Largest timestamp of the kept records in ms, relative to the base timestamp of the batch."""
+    sets_horizon: bool = False
+    """Whether the delete horizon of the batch is set in this pass."""
+    is_unchanged: bool = False
+    stays_empty: bool = False
+    """Whether the batch is kept if no record is."""
+    without_key: int = 0
 
 
-def _commits(page: BatchPage, number: int) -> bool | None:
-    batch = Batch(memoryview(page.data), page.starts[number])
-    marker = read_marker(batch)
-    return None if marker is None else marker.is_commit
+def loses_records(batch: Batch, transactions: CleanedTransactions) -> bool:
+    """Whether the records of a batch are removed because of transactions: the batch was aborted, or is a marker that
+    is no longer needed. Call it for every batch, in order."""
+    if batch.is_control:
+        marker = read_marker(batch)
+        commits = None if marker is None else marker.is_commit
+        return transactions.marker(batch.producer_id, batch.last_offset, commits)
+    return batch.is_transactional and transactions.batch(batch.producer_id, batch.last_offset)
 
 
-def filter_page(
-    page: BatchPage, known: KnownKeys, given: PassInputs, transactions: CleanedTransactions
-) -> FilterResult:
-    """Decide which batches and records of a page are kept. Raises CorruptBatch."""
-    is_void = find_void_batches(page, transactions)
-    horizon_passed = page.has_horizon & (page.base_timestamp <= given.now_ms)
-    loses_all = is_void & (~page.is_control | horizon_passed)
-    records = page.records(~loses_all)
-    kept, without_key = _kept_records(page, records, known, horizon_passed)
-    kept_count = np.bincount(records.batch[kept], minlength=len(page)).astype(np.int64)
-    with_tombstones = np.zeros(len(page), np.bool_)
-    with_tombstones[records.batch[kept & ~records.has_value]] = True
-    return FilterResult(
-        records,
-        kept,
-        kept_count,
-        sets_horizon=(with_tombstones | (is_void & page.is_control)) & ~page.has_horizon,
-        stays_empty=given.producers.wrote_last(page) | (page.last_offset + 1 == given.end),
-        without_key=without_key,
+def filter_batch(
+    batch: Batch, known: KnownKeys, inputs: PassInputs, transactions: CleanedTransactions
+) -> FilteredBatch:
+    """Decide which records of a batch are kept. Raises CorruptBatch, CorruptRecords."""
+    is_void = loses_records(batch, transactions)
+    horizon = batch.delete_horizon_ms
+    horizon_passed = horizon is not None and horizon <= inputs.now_ms
+    if batch.record_count == 0 or (is_void and (horizon_passed or not batch.is_control)):
+        kept, without_key = 0, 0
+    else:
+        covered_to = _BEFORE_ALL_OFFSETS if batch.is_control else known.last_offset
+        body = records_of(batch)
+        try:
+            kept, has_tombstone, latest_delta, without_key, rest = known.offsets.filter(
+                body,
+                batch.record_count,
+                batch.base_offset,
+                batch.last_offset,
+                covered_to,
+                horizon_passed,
+            )
+        except ValueError as error:
+            raise invalid_records(batch, error) from None
+        if kept:
+            sets_horizon = horizon is None and (has_tombstone or (is_void and batch.is_control))
+            return FilteredBatch(
+                kept,
+                body if rest is None else rest,
+                latest_delta,
+                sets_horizon,
+                is_unchanged=rest is None and not sets_horizon,
+                without_key=without_key,
+            )
+    stays_empty = batch.next_offset == inputs.end or inputs.producers.wrote_last(batch)
+    return FilteredBatch(0, stays_empty=stays_empty, without_key=without_key)
+
+
+def invalid_records(batch: Batch, error: ValueError) -> CorruptRecords:
+    """The error for a batch whose records are invalid."""
+    return CorruptRecords(
+        f"invalid record batch with offsets {batch.base_offset} to {batch.last_offset}: {error}"
     )
-
-
-def _kept_records(
-    page: BatchPage, records: RecordColumns, known: KnownKeys, horizon_passed: Flags
-) -> tuple[Flags, int]:
-    """Mask of the records to keep, and the number of records without a key."""
-    kept = (records.offset > known.last_offset) | page.is_control[records.batch]
-    rows = np.flatnonzero(~kept)
-    has_key = records.key_size[rows] >= 0
-    keyed = rows[has_key]
-    latest = known.offsets.get(*page.key_bits(records, keyed, known.hash))
-    is_needed = records.has_value[keyed] | ~horizon_passed[records.batch[keyed]]
-    kept[keyed] = (records.offset[keyed] >= latest) & is_needed
-    return kept, int(len(rows) - len(keyed))

@@ -4,20 +4,20 @@ varints, detection of corrupt batches."""
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import pytest
 
-from odradek.protocol.errors import CorruptBatch, KafkaError
-from odradek.protocol.records.records import Record, build_batch
+from odradek.protocol.errors import KafkaError
+from odradek.protocol.records.batch import Batch
+from odradek.protocol.records.crc32c import crc32c
+from odradek.protocol.records.records import Record, build_batch, decode
 from odradek.seams.files import Path
+from odradek.storage.compaction.batch_pages import read_pages, records_of
 from odradek.storage.compaction.dirty_range import DirtyRange, LogBounds, find_dirty_range
-from odradek.storage.compaction.key_hash import LONG, KeyHash
-from odradek.storage.compaction.offset_map import OffsetMap
-from odradek.storage.compaction.record_columns import PAD, BatchPage, read_pages
+from odradek.storage.compaction.offset_map import OffsetMap, OffsetMapInPython, create_offset_map
 from odradek.storage.compaction.segment_grouping import SEGMENTS_MAX, SegmentSizes, group_segments
-from odradek.storage.compaction.varint_columns import encode, varints
 from odradek.storage.log.config import LogConfig
 from odradek.storage.log.offset_index import RELATIVE_MAX
 from odradek.testing.virtual_disk import VirtualDisk
@@ -139,80 +139,152 @@ def test_group_has_limited_number_of_segments() -> None:
 
 # Offset map
 
+Records = Sequence[Record]
+MAPS = [OffsetMapInPython]
+if create_offset_map is not OffsetMapInPython:
+    MAPS.append(create_offset_map)
+SEED = b"s" * 32
+
+
+@pytest.fixture(params=MAPS)
+def new_map(request: pytest.FixtureRequest) -> Callable[[int, bytes], OffsetMap]:
+    found: Callable[[int, bytes], OffsetMap] = request.param
+    return found
+
+
+def body_of(records: Records, base_offset: int = 0) -> tuple[bytes, int, int, int]:
+    """Arguments of the map's methods for these records."""
+    batch = Batch(memoryview(build_batch(records, base_offset=base_offset)))
+    return bytes(records_of(batch)), batch.record_count, batch.base_offset, batch.last_offset
+
+
+def keyed(*keys: bytes | None, value: bytes | None = b"v", offset: int = 0) -> list[Record]:
+    return [Record(offset + number, 1, key, value) for number, key in enumerate(keys)]
+
 
 @pytest.mark.parametrize("seed", range(5))
-def test_offset_map_matches_dict(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    table, model = OffsetMap(1000), {}
-    pool = rng.integers(0, 2**64, (890, 2), np.uint64)
-    pool[:200, 0] = pool[0, 0]  # the same first probe, and some the same step
-    pool[:50, 1] = pool[0, 1] + np.arange(50, dtype=np.uint64)
+def test_offset_map_matches_dict(seed: int, new_map: Callable[[int, bytes], OffsetMap]) -> None:
+    rng = random.Random(seed)
+    table, model = new_map(1000, SEED), {}
+    base = rng.randbytes(300)
+    pool = [base[: rng.randrange(300)] + rng.randbytes(rng.randrange(10)) for _ in range(890)]
+    pool += [b"", b"\0", b"\0\0", base, base + b"\0"]
     offset = 0
     for _ in range(20):
-        rows = rng.integers(0, len(pool), rng.integers(1, 200))
-        offsets = np.arange(offset, offset + len(rows))
-        offset += len(rows)
-        table.put(pool[rows, 0], pool[rows, 1], offsets)
-        model.update(zip(rows.tolist(), offsets.tolist(), strict=True))
+        keys = rng.choices(pool, k=rng.randrange(1, 200))
+        assert table.put(*body_of(keyed(*keys, offset=offset), offset), 0, 900) is None
+        model.update(zip(keys, range(offset, offset + len(keys)), strict=True))
+        offset += len(keys)
         assert table.size == len(model)
-        want = [model.get(row, -1) for row in range(len(pool))]
-        assert table.get(pool[:, 0], pool[:, 1]).tolist() == want
+    for key in pool:
+        latest = model.get(key, -1)
+        for at in {max(latest - 1, 0), max(latest, 0), latest + 1}:
+            kept, *_ = table.filter(*body_of(keyed(key, offset=at), at), offset, False)
+            assert kept == (at >= latest)
 
 
-def test_offset_map_has_prime_number_of_slots_within_memory_limit() -> None:
-    for slots in (2, 3, 4, 100, 5_592_405):
-        found = OffsetMap(slots).slots
-        assert slots // 2 < found <= slots
-        assert all(found % divisor for divisor in range(2, min(found, 3000)))
+def test_offset_map_is_full_at_maximum_number_of_keys(
+    new_map: Callable[[int, bytes], OffsetMap],
+) -> None:
+    for keys_max, slots in ((3, 100), (100, 4)):
+        table = new_map(slots, SEED)
+        limit = min(keys_max, table.slots - 1)
+        names = [b"%d" % number for number in range(limit)]
+        assert table.put(*body_of(keyed(*names)), 0, keys_max) is None
+        assert table.size == limit
+        assert table.put(*body_of(keyed(b"x", offset=50), 50), 0, keys_max) == 49
+        assert table.put(*body_of(keyed(None, b"x", offset=60), 60), 0, keys_max) == 60
+        assert table.size == limit
+        assert table.filter(*body_of(keyed(b"x", offset=50), 50), 70, False)[0] == 1
 
 
-def hashed(keys: list[bytes], seed: bytes = b"s" * 32) -> list[tuple[int, int]]:
-    data = np.frombuffer(b"?" + b"".join(keys) + PAD, np.uint8)
-    lengths = np.array([len(key) for key in keys], np.int64)
-    starts = 1 + np.cumsum(lengths) - lengths
-    first, second = KeyHash(seed)(data, starts, lengths)
-    return list(zip(first.tolist(), second.tolist(), strict=True))
+def test_offset_map_ignores_records_before_first_dirty_offset(
+    new_map: Callable[[int, bytes], OffsetMap],
+) -> None:
+    table = new_map(100, SEED)
+    table.put(*body_of(keyed(b"a", b"b", b"c")), 2, 90)
+    assert table.size == 1
+    assert table.filter(*body_of(keyed(b"a", b"b", b"c", b"c", b"c")), 4, False)[0] == 5
 
 
-def test_key_hash_depends_only_on_key() -> None:
+def test_filter_removes_older_records_keyless_records_and_tombstones(
+    new_map: Callable[[int, bytes], OffsetMap],
+) -> None:
+    table = new_map(100, SEED)
+    records = [
+        Record(0, 50, b"a", b"1"),
+        Record(1, 10, None, b"2"),
+        Record(3, 30, b"b", None),
+        Record(4, 20, b"a", b"x" * 300),
+        Record(7, 5, None, b"3"),
+    ]
+    body = body_of(records)
+    first_timestamp = 50
+    table.put(*body, 0, 90)
+
+    def kept(covered_to: int, removes_tombstones: bool) -> tuple[list[int], bool, int, int]:
+        count, has_tombstone, latest, without_key, rest = table.filter(
+            *body, covered_to, removes_tombstones
+        )
+        frame = build_batch(records)[:61] + (body[0] if rest is None else rest)
+        frame[8:12] = (len(frame) - 12).to_bytes(4, "big")
+        frame[57:61] = count.to_bytes(4, "big")
+        offsets = [record.offset for record in decode(Batch(memoryview(frame)))]
+        assert (rest is None) == (count == len(records))
+        return offsets, has_tombstone, first_timestamp + latest, without_key
+
+    assert kept(-1, True) == ([0, 1, 3, 4, 7], True, 50, 0)
+    assert kept(3, False) == ([3, 4, 7], True, 30, 1)
+    assert kept(3, True) == ([4, 7], False, 20, 1)
+    assert kept(7, False) == ([3, 4], True, 30, 2)
+    assert kept(7, True) == ([4], False, 20, 2)
+
+
+def test_filter_without_kept_records_has_no_timestamp(
+    new_map: Callable[[int, bytes], OffsetMap],
+) -> None:
+    table = new_map(100, SEED)
+    assert table.filter(*body_of(keyed(None, None)), 9, False) == (0, False, -(2**63), 2, b"")
+    assert table.filter(b"", 0, 0, 0, 9, False) == (0, False, -(2**63), 0, None)
+
+
+def test_maps_in_c_and_python_agree_on_invalid_records() -> None:
+    if len(MAPS) < 2:
+        pytest.skip("needs a C compiler")
     rng = random.Random(1)
-    keys = [
-        rng.randbytes(rng.choice((0, 1, 3, 4, 5, 16, LONG, LONG + 1, 1000))) for _ in range(300)
-    ]
-    together = hashed(keys)
-    assert together == [hashed([key])[0] for key in keys]
-    assert together == hashed(keys[::-1])[::-1]
-    assert hashed(keys, b"t" * 32) != together
+    body, count, base, last = body_of(
+        [Record(-1, 1000 + n, b"key%d" % (n % 3), b"v" * (n * 37 % 90)) for n in range(20)], 5
+    )
+    for _ in range(3000):
+        changed = bytearray(body)
+        for _ in range(rng.randrange(3)):
+            changed[rng.randrange(len(changed))] = rng.choice(
+                (0, 1, 2, 0x7F, 0x80, 0xFF, rng.randrange(256))
+            )
+        if rng.random() < 0.2:
+            del changed[rng.randrange(len(changed)) :]
+        results = []
+        for new in MAPS:
+            table = new(100, SEED)
+            result: list[object] = []
+            try:
+                result.append(table.put(bytes(changed), count, base, last, 0, 90))
+                result.append(table.filter(bytes(changed), count, base, last, 15, True))
+            except ValueError as error:
+                result.append(str(error))
+            results.append((result, table.size))
+        assert results[0] == results[1]
 
 
-def test_different_keys_have_different_hashes() -> None:
-    base = b"a key of some length"
-    keys = [base[:size] for size in range(len(base))] + [b"\0" * size for size in range(1, 9)]
-    keys += [
-        base[:at] + bytes([base[at] ^ 1 << bit]) + base[at + 1 :]
-        for at in range(20)
-        for bit in range(8)
-    ]
-    keys += [b"x" * LONG, b"x" * (LONG + 1), b"x" * LONG + b"y"]
-    found = hashed(keys)
-    assert len(set(found)) == len(keys)
-    for half in (0, 1):  # each half separately, too
-        assert len({each[half] for each in found}) == len(keys)
-
-
-def test_varints_of_all_sizes_are_decoded() -> None:
-    values = [
-        sign * ((1 << bits) - less) for bits in range(64) for less in (0, 1) for sign in (1, -1)
-    ]
-    values = [value for value in values if -(1 << 63) <= value < 1 << 63]
-    pieces = [encode(value) for value in values]
-    data = np.frombuffer(b"".join(pieces) + PAD, np.uint8)
-    lengths = np.array([len(piece) for piece in pieces])
-    found, after = varints(data, np.cumsum(lengths) - lengths)
-    assert found.tolist() == values
-    assert after.tolist() == np.cumsum(lengths).tolist()
-    with pytest.raises(CorruptBatch):
-        varints(np.frombuffer(b"\xff" * 20, np.uint8), np.array([0]))
+def test_compiled_map_has_prime_number_of_slots_within_memory_limit() -> None:
+    if len(MAPS) < 2:
+        pytest.skip("needs a C compiler")
+    for slots in (-1, 2, 3, 4, 100, 5_592_405):
+        found = create_offset_map(slots, SEED).slots
+        assert max(slots, 2) // 2 < found <= max(slots, 2)
+        assert all(found % divisor for divisor in range(2, min(found, 3000)))
+    with pytest.raises(ValueError, match="a seed of 3 bytes"):
+        create_offset_map(100, b"abc")
 
 
 # Pages
@@ -226,9 +298,10 @@ def file_of(data: bytes) -> tuple[VirtualFiles, Path]:
     return files, path
 
 
-def pages_of(data: bytes, page_bytes: int) -> list[BatchPage]:
+def read_batches(data: bytes, page_bytes: int) -> list[Batch]:
     files, path = file_of(data)
-    return list(read_pages(files.open(path), 0, len(data), page_bytes, end_offset=0))
+    pages = read_pages(files.open(path), 0, len(data), page_bytes, end_offset=0)
+    return [batch for page in pages for batch in page]
 
 
 def some_batches(counts: list[int], codec: int = 0) -> bytes:
@@ -247,17 +320,11 @@ def some_batches(counts: list[int], codec: int = 0) -> bytes:
 @pytest.mark.parametrize("page_bytes", [100, 1000, 100_000])
 def test_pages_contain_every_batch_and_record_once(codec: int, page_bytes: int) -> None:
     counts = [1, 5, 300, 2, 2, 2, 90, 1] + [3] * 400
-    pages = pages_of(some_batches(counts, codec), page_bytes)
-    offsets, values = [], 0
-    for page in pages:
-        records = page.records(~page.is_control)
-        offsets += records.offset.tolist()
-        for start, size in zip(records.key_start.tolist(), records.key_size.tolist(), strict=True):
-            assert page.data[start : start + size].startswith(b"k")
-        values += int(records.has_value.sum())
+    data = some_batches(counts, codec)
+    batches = read_batches(data, page_bytes)
+    offsets = [record.offset for batch in batches for record in decode(batch)]
     assert offsets == list(range(sum(counts)))
-    assert values == sum(counts)
-    assert sum(len(page) for page in pages) == len(counts)
+    assert b"".join(batch.view for batch in batches) == data
 
 
 def test_corrupt_batches_raise_and_are_not_copied() -> None:
@@ -268,29 +335,29 @@ def test_corrupt_batches_raise_and_are_not_copied() -> None:
         damaged = bytearray(data)
         damaged[at] ^= 1 << rng.randrange(8)
         try:
-            pages = pages_of(bytes(damaged), 1 << 20)
-            offsets = [offset for page in pages for offset in page.records(~page.is_control).offset]
+            batches = read_batches(bytes(damaged), 1 << 20)
+            offsets = [record.offset for batch in batches for record in decode(batch)]
         except KafkaError:
             continue
         # The CRC does not cover base offset and leader epoch.
         assert offsets == sorted(offsets)
     with pytest.raises(KafkaError):
-        pages_of(data[:-1], 1 << 20)
+        read_batches(data[:-1], 1 << 20)
     with pytest.raises(KafkaError):
-        pages_of(data + data, 1 << 20)  # offsets decrease
+        read_batches(data + data, 1 << 20)  # offsets decrease
 
 
 @pytest.mark.parametrize(
     "body", [b"\x02\x00", b"\x01", b"\xff" * 12, b"\x0e\0\0\0\x7e\x01\0\0\0", b""]
 )
-def test_invalid_records_with_valid_crc_raise(body: bytes) -> None:
-    from odradek.protocol.records.batch import Batch
-    from odradek.protocol.records.crc32c import crc32c
-
+def test_invalid_records_with_valid_crc_raise(
+    body: bytes, new_map: Callable[[int, bytes], OffsetMap]
+) -> None:
     whole = bytearray(build_batch([Record(-1, 1, b"k", b"v")]))[:61] + body
     whole[8:12] = (len(whole) - 12).to_bytes(4, "big")
     whole[17:21] = crc32c(memoryview(whole)[21:]).to_bytes(4, "big")
-    Batch(memoryview(whole)).check()
-    (page,) = pages_of(bytes(whole), 1 << 20)
-    with pytest.raises(KafkaError):
-        page.records(~page.is_control)
+    (batch,) = read_batches(bytes(whole), 1 << 20)
+    table = new_map(100, SEED)
+    for call in (table.put, table.filter):
+        with pytest.raises(ValueError, match=r"record 0 of 1|after the last record"):
+            call(bytes(records_of(batch)), batch.record_count, 0, 0, 0, True)
