@@ -25,7 +25,9 @@ help:
 	@echo "make lint       ruff, mypy, import contracts, words and docstrings"
 	@echo "make clean      remove what the targets created, except data of brokers"
 
-.venv/.made: pyproject.toml setup.py constraints.txt protocol/records/_record_scan.c
+C_SOURCES := $(addprefix protocol/records/,_cursor.h _record_scan.c) storage/compaction/_offset_map.c
+
+.venv/.made: pyproject.toml setup.py constraints.txt $(C_SOURCES)
 	@echo "Installing Odradek and the packages of its tests in .venv, which takes about a minute:"
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip -c constraints.txt

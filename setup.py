@@ -1,4 +1,4 @@
-"""Maps the folders at the root to the namespace package `odradek` and compiles its extension module.
+"""Maps the folders at the root to the namespace package `odradek` and compiles its extension modules.
 
 All else is in pyproject.toml.
 """
@@ -32,8 +32,15 @@ setup(
         Extension(
             "odradek.protocol.records._record_scan",
             ["protocol/records/_record_scan.c"],
+            depends=["protocol/records/_cursor.h"],
             optional=True,  # record_scan.py has the same function in Python
-        )
+        ),
+        Extension(
+            "odradek.storage.compaction._offset_map",
+            ["storage/compaction/_offset_map.c"],
+            depends=["protocol/records/_cursor.h"],
+            optional=True,  # offset_map.py has the same class in Python
+        ),
     ],
     package_data={
         **{f"odradek.{layer}": ["py.typed"] for layer in LAYERS},

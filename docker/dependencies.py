@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Print the distribution's own requirements, one a line: what a layer of the image is made of."""
+"""Print the requirements of a broker, one per line, which are a layer of the image."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 
 
 def dependencies(pyproject: str) -> list[str]:
-    return list(tomllib.loads(pyproject)["project"]["dependencies"])
+    project = tomllib.loads(pyproject)["project"]
+    return [*project["dependencies"], *project["optional-dependencies"]["regex"]]
 
 
 if __name__ == "__main__":

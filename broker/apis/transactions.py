@@ -243,7 +243,8 @@ async def list_transactions(request: Any, ctx: RequestContext) -> Mapping[str, A
                 request.producer_id_filters, states, field(request, "duration_filter", -1)
             )
         )
-        pattern = compile_expression(field(request, "transactional_id_pattern") or "(?s:.*)")
+        expression = field(request, "transactional_id_pattern")
+        pattern = compile_expression(expression) if expression else None
     except KafkaError as error:
         return {
             "error_code": error.code,
@@ -260,7 +261,7 @@ async def list_transactions(request: Any, ctx: RequestContext) -> Mapping[str, A
                     "producer_id": each.metadata.producer_id,
                     "transaction_state": each.metadata.state.value,
                 }
-                if pattern.fullmatch(each.transactional_id)
+                if (pattern is None or pattern.fullmatch(each.transactional_id))
                 and may_transactional_id(ctx, each.transactional_id)
                 else None
                 for each in found

@@ -170,8 +170,8 @@ LOGS: Rows = (
             "bytes. Each thread must have more than 1 MiB."),
     row("log.cleaner.io.buffer.size", INT, "524288", MEDIUM, at_least(0), CLUSTER_WIDE,
         effect=True,
-        doc="The memory in bytes for the I/O buffers of all cleaner threads. A thread needs "
-            "about ten times the memory that it reads at once (at least 4 MiB)."),
+        doc="The memory in bytes for the I/O buffers of all cleaner threads. A thread reads at least 64 KiB "
+            "at once."),
     row("log.cleaner.io.buffer.load.factor", DOUBLE, "0.9", MEDIUM, mode=CLUSTER_WIDE,
         effect=True,
         doc="The load factor of the maps of keys and offsets, 0 to 1: the maximum fraction of a map that is "

@@ -1,6 +1,7 @@
 """Compilation of clients' regular expressions in RE2 syntax, as in Kafka.
 
-RE2 matches in time linear in the text, so no expression can block the broker.
+RE2 matches in time linear in the text, so no expression can block the broker. It is an optional dependency:
+without it, every expression is refused.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 
 
 class InvalidExpression(KafkaError):
-    """An expression that RE2 rejects; the message is RE2's reason."""
+    """An expression that RE2 rejects; the message is RE2's reason. Or any expression, if RE2 is not installed."""
 
     code = ErrorCode.invalid_regular_expression
 
@@ -20,7 +21,12 @@ class InvalidExpression(KafkaError):
 @lru_cache(maxsize=256)
 def compile_expression(expression: str) -> Any:
     """Compile an expression. Raises InvalidExpression."""
-    import re2
+    try:
+        import re2
+    except ImportError:
+        raise InvalidExpression(
+            "the broker has no RE2: pip install google-re2, or odradek[regex]"
+        ) from None
 
     options = re2.Options()
     options.log_errors = False

@@ -57,10 +57,12 @@ def test_build_context_has_every_layer_and_the_files_of_setup() -> None:
     assert {f"!{name}" for name in wanted} <= set(IGNORE)
 
 
-def test_dependency_layer_uses_project_dependencies() -> None:
+def test_dependency_layer_has_packages_of_a_broker_and_re2() -> None:
     program = runpy.run_path(str(ROOT / "docker" / "dependencies.py"))
     text = (ROOT / "pyproject.toml").read_text()
-    assert program["dependencies"](text) == tomllib.loads(text)["project"]["dependencies"]
+    project = tomllib.loads(text)["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["regex"]]
+    assert program["dependencies"](text) == wanted
 
 
 def test_compose_publishes_host_listener() -> None:

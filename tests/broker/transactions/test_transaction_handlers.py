@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -305,6 +306,17 @@ def test_expensive_pattern_does_not_block_broker(broker: Broker) -> None:
     begun(broker, name)
     assert listed(broker, 2, transactional_id_pattern="(a|aa)+b")[1] == {}
     assert name in listed(broker, 2, transactional_id_pattern="(a|aa)+")[1]
+
+
+def test_transactions_are_listed_without_re2(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "re2", None)
+    find_coordinator(broker, "without-re2")
+    begun(broker, "without-re2")
+    assert "without-re2" in listed(broker, 2)[1]
+    refused, _ = listed(broker, 2, transactional_id_pattern="only-without-re2-x.*")
+    assert refused.error_code is ErrorCode.invalid_regular_expression
 
 
 def test_reset_removes_transactions() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from odradek.broker.coordination.regular_expressions import InvalidExpression
@@ -12,6 +14,14 @@ from odradek.broker.groups.consumer.topic_regex_resolver import check_expression
 def test_invalid_regular_expression_is_rejected(expression: str) -> None:
     with pytest.raises(InvalidExpression, match="is not a valid regular expression"):
         check_expression(expression)
+
+
+def test_regular_expression_without_re2_is_rejected_with_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "re2", None)
+    with pytest.raises(InvalidExpression, match="pip install google-re2"):
+        check_expression("only-without-re2-.*")
 
 
 def test_regular_expressions_match_whole_names_in_steps() -> None:
