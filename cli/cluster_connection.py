@@ -51,7 +51,6 @@ def add_cluster_subcommand(
     action: Callable[[argparse.Namespace, Cluster, Seams], Awaitable[int]],
     *,
     epilog: str = "",
-    json: bool = True,
 ) -> argparse.ArgumentParser:
     """Add a subcommand that connects to a cluster; `run_cluster_subcommand` runs its `action`."""
     parser = subparsers.add_parser(
@@ -62,8 +61,7 @@ def add_cluster_subcommand(
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     cluster_arguments(parser)
-    if json:
-        parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.set_defaults(action=action)
     return parser
 

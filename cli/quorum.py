@@ -52,9 +52,7 @@ def add_parser(
 
 
 def _add_change_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    adding = add_cluster_subcommand(
-        commands, "add", "add a running controller to the voters", add, json=False
-    )
+    adding = add_cluster_subcommand(commands, "add", "add a running controller to the voters", add)
     adding.add_argument(
         "-c",
         "--config",
@@ -63,7 +61,7 @@ def _add_change_parsers(commands: argparse._SubParsersAction[argparse.ArgumentPa
         help="server.properties of the new voter; its metadata directory must be on this machine",
     )
     removing = add_cluster_subcommand(
-        commands, "remove", "remove a controller from the voters", remove, json=False
+        commands, "remove", "remove a controller from the voters", remove
     )
     removing.add_argument("controller", type=int, metavar="NODE", help="the controller's node id")
     removing.add_argument(
@@ -164,6 +162,10 @@ async def add(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int:
     voter_id, directory_id, listeners = _new_voter(args.config, seams.files)
     if not args.dry_run:
         await quorum_admin.add_voter(cluster, voter_id, directory_id, listeners)
+    if args.json:
+        shown = [str(each) for each in listeners]
+        print_json({**_change(args, voter_id, directory_id), "listeners": shown})
+        return 0
     print_lines(
         [
             f"{'DRY RUN of adding' if args.dry_run else 'Added'} controller {voter_id} with directory "
@@ -171,6 +173,11 @@ async def add(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int:
         ]
     )
     return 0
+
+
+def _change(args: argparse.Namespace, voter_id: int, directory_id: UUID) -> dict[str, Any]:
+    """Return the added or removed voter as JSON."""
+    return {"node": voter_id, "directory": uuid_to_text(directory_id), "dry_run": args.dry_run}
 
 
 def _new_voter(path: str, files: Files) -> tuple[int, UUID, list[VoterListener]]:
@@ -202,6 +209,9 @@ async def remove(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> in
         directory_id = await _directory_of(args.controller, cluster)
     if not args.dry_run:
         await quorum_admin.remove_voter(cluster, args.controller, directory_id)
+    if args.json:
+        print_json(_change(args, args.controller, directory_id))
+        return 0
     print_lines(
         [
             f"{'DRY RUN of removing' if args.dry_run else 'Removed'} KRaft controller "

@@ -4,18 +4,23 @@ The file format, the order of requests and the output are those of kafka-reassig
 J-21: AlterReplicaLogDirs is sent before AlterPartitionReassignments. A broker keeps the directory of a
 replica that it does not have yet and creates the replica there, and an invalid directory is reported before
 any replica moves. `--verify` exits with 1 if a partition or replica neither has its target nor moves to it.
+
+With `--json` an action prints one document when it ends. If it fails after it may have changed something, the
+document has what was done, including the assignment for a rollback.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
 from odradek.cli.cluster_connection import bootstrap_argument, with_cluster
 from odradek.cli.errors import CommandFailed, WrongUsage
 from odradek.cli.move_throttles import clear_throttles, throttle_moves, throttle_replication
-from odradek.cli.output import print_lines
-from odradek.cli.reassignment_file import ReassignmentFile, check_executable, dump, parse
+from odradek.cli.output import print_json, print_lines
+from odradek.cli.reassignment_file import ReassignmentFile, as_json, check_executable, dump, parse
 from odradek.cli.reassignment_states import (
     DirectoryMoveState,
     PartitionReassignment,
@@ -91,6 +96,7 @@ def add_parser(
         "--additional", action="store_true", help="execute even if other reassignments are active"
     )
     _add_limit_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
     parser.set_defaults(timeout=RESPONSE_S)
     return parser
 
@@ -140,8 +146,38 @@ def rate(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    code: int = with_cluster(args, lambda cluster, seams: args.action(args, cluster, seams))
+    with _output(args.json) as output:
+        code: int = with_cluster(
+            args, lambda cluster, seams: args.action(args, cluster, seams, output)
+        )
     return code
+
+
+class Output:
+    """Output of an action: lines, or with --json a document that grows until the action ends."""
+
+    def __init__(self, is_json: bool) -> None:
+        self._is_json = is_json
+        self.document: Any = None
+        """None before the action has a result."""
+
+    def lines(self, *lines: str) -> None:
+        """Print lines unless the output is JSON."""
+        if not self._is_json:
+            print_lines(lines)
+
+    def print_document(self) -> None:
+        if self._is_json and self.document is not None:
+            print_json(self.document)
+
+
+@contextmanager
+def _output(is_json: bool) -> Iterator[Output]:
+    output = Output(is_json)
+    try:
+        yield output
+    finally:
+        output.print_document()
 
 
 def _file(args: argparse.Namespace, seams: Seams) -> ReassignmentFile:
@@ -157,33 +193,37 @@ def _file(args: argparse.Namespace, seams: Seams) -> ReassignmentFile:
 # Execute
 
 
-async def execute(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int:
+async def execute(args: argparse.Namespace, cluster: Cluster, seams: Seams, output: Output) -> int:
     file = _file(args, seams)
     check_executable(file)
     active = await list_reassignments(cluster)
     if active and not args.additional:
         raise CommandFailed(EXISTING)
     current = await _current_replicas(cluster, file)
-    await _show_current(cluster, current)
+    await _show_current(cluster, current, output)
     throttles = [each for each in (args.throttle, args.move_throttle) if each is not None]
     if any(each >= 0 for each in throttles):
-        print_lines([VERIFY_PERIODICALLY])
+        output.lines(VERIFY_PERIODICALLY)
     if args.throttle is not None and args.throttle >= 0:
         await throttle_replication(cluster, file.partitions, current, active, args.throttle)
-        print_lines([f"The inter-broker throttle limit was set to {args.throttle} B/s"])
+        output.document["throttle"] = args.throttle
+        output.lines(f"The inter-broker throttle limit was set to {args.throttle} B/s")
     if args.move_throttle is not None and args.move_throttle >= 0:
         brokers = {replica.broker for replica in file.directories}
         await throttle_moves(cluster, brokers, args.move_throttle)
-        print_lines([f"The replica-alter-dir throttle limit was set to {args.move_throttle} B/s"])
-    moves = DirectoryMoves(cluster, seams.clock, file.directories)
+        output.document["replica_alter_log_dirs_throttle"] = args.move_throttle
+        output.lines(f"The replica-alter-dir throttle limit was set to {args.move_throttle} B/s")
+    moves = DirectoryMoves(cluster, seams.clock, file.directories, output)
     await moves.attempt()
-    await _reassign(args, cluster, file)
+    await _reassign(args, cluster, file, output)
     moves.print_started()
     await moves.wait_until_started(args.timeout_ms)
     return 0
 
 
-async def _reassign(args: argparse.Namespace, cluster: Cluster, file: ReassignmentFile) -> None:
+async def _reassign(
+    args: argparse.Namespace, cluster: Cluster, file: ReassignmentFile, output: Output
+) -> None:
     errors = await alter_reassignments(
         cluster,
         file.partitions,
@@ -194,7 +234,14 @@ async def _reassign(args: argparse.Namespace, cluster: Cluster, file: Reassignme
     wanted = sorted(file.partitions)
     plural = "" if len(wanted) == 1 else "s"
     names = ",".join(str(where) for where in wanted)
-    print_lines([f"Successfully started partition reassignment{plural} for {names}"])
+    output.document["partitions"] = [
+        {**_partition(where), "replicas": list(file.partitions[where])} for where in wanted
+    ]
+    output.lines(f"Successfully started partition reassignment{plural} for {names}")
+
+
+def _partition(where: TopicPartition) -> dict[str, Any]:
+    return {"topic": where.topic, "partition": where.partition}
 
 
 def _error_lines(errors: Mapping[TopicPartition, KafkaError]) -> str:
@@ -228,32 +275,41 @@ def _known_replicas(
 
 
 async def _show_current(
-    cluster: Cluster, current: Mapping[TopicPartition, tuple[int, ...]]
+    cluster: Cluster, current: Mapping[TopicPartition, tuple[int, ...]], output: Output
 ) -> None:
-    """Print the current assignment, which is the input for a rollback."""
+    """Output the current assignment, which is the input for a rollback."""
     replicas = [Replica(broker, *where) for where, brokers in current.items() for broker in brokers]
     alive = [replica for replica in replicas if replica.broker in cluster.nodes]
     found = await _describe_replicas(cluster, alive)
     directories = {
         replica: place.current for replica, place in found.items() if place.current is not None
     }
-    print_lines(
-        [
-            "Current partition replica assignment",
-            "",
-            dump(current, directories),
-            "",
-            "Save this to use as the --reassignment-json-file option during rollback",
-        ]
+    output.document = {
+        "current": as_json(current, directories),
+        "throttle": None,
+        "replica_alter_log_dirs_throttle": None,
+        "partitions": [],
+        "log_dir_moves": [],
+    }
+    output.lines(
+        "Current partition replica assignment",
+        "",
+        dump(current, directories),
+        "",
+        "Save this to use as the --reassignment-json-file option during rollback",
     )
 
 
 class DirectoryMoves:
     """Sends AlterReplicaLogDirs, and retries for replicas that their broker does not have yet."""
 
-    def __init__(self, cluster: Cluster, clock: Clock, wanted: Mapping[Replica, str]) -> None:
+    def __init__(
+        self, cluster: Cluster, clock: Clock, wanted: Mapping[Replica, str], output: Output
+    ) -> None:
+        """Started moves are added to `log_dir_moves` of the output's document."""
         self._cluster = cluster
         self._clock = clock
+        self._output = output
         self._pending = dict(wanted)
         self._started: dict[Replica, str] = {}
 
@@ -267,7 +323,10 @@ class DirectoryMoves:
         results = await alter_replica_log_dirs(self._cluster, self._pending)
         for replica, code in sorted(results.items()):
             if code == ErrorCode.none:
-                self._started[replica] = self._pending.pop(replica)
+                self._started[replica] = path = self._pending.pop(replica)
+                self._output.document["log_dir_moves"].append(
+                    {**_replica(replica), "log_dir": path}
+                )
             elif code not in REPLICA_NOT_YET_CREATED:
                 path = self._pending[replica]
                 raise CommandFailed(
@@ -279,7 +338,7 @@ class DirectoryMoves:
         """Print the moves that started since the last call."""
         for replica, path in sorted(self._started.items()):
             name = f"replica {replica.topic}-{replica.partition} with broker {replica.broker}"
-            print_lines([f"Successfully started moving log directory to {path} for {name}"])
+            self._output.lines(f"Successfully started moving log directory to {path} for {name}")
         self._started.clear()
 
     async def wait_until_started(self, timeout_ms: int) -> None:
@@ -297,6 +356,14 @@ class DirectoryMoves:
             self.print_started()
 
 
+def _replica(replica: Replica) -> dict[str, Any]:
+    return {
+        "topic": replica.topic,
+        "partition": replica.partition,
+        "broker": replica.broker,
+    }
+
+
 def _advice(code: ErrorCode) -> str:
     if code == ErrorCode.log_dir_not_found:
         return "\nthe broker has no such log directory; `odradek log-dirs list` shows them"
@@ -310,7 +377,7 @@ def _advice(code: ErrorCode) -> str:
 # Verify
 
 
-async def verify(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int:
+async def verify(args: argparse.Namespace, cluster: Cluster, seams: Seams, output: Output) -> int:
     file = _file(args, seams)
     active = await list_reassignments(cluster)
     await cluster.refresh_existing({*file.topics, *(where.topic for where in active)})
@@ -319,17 +386,49 @@ async def verify(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> in
         where: PartitionReassignment(known.get(where, ()), target, where in active)
         for where, target in file.partitions.items()
     }
-    print_lines(status_lines(states))
+    output.lines(*status_lines(states))
     found = await _describe_replicas(cluster, file.directories)
     targets = file.directories
-    print_lines(move_line(replica, targets[replica], found[replica]) for replica in sorted(found))
+    output.lines(
+        *(move_line(replica, targets[replica], found[replica]) for replica in sorted(found))
+    )
     moves = [place.state_of_move_to(targets[replica]) for replica, place in found.items()]
+    output.document = _status(states, found, targets)
     if not active and all(move.done for move in moves) and not args.preserve_throttles:
-        await _clear_throttles(cluster, file)
+        await _clear_throttles(cluster, file, output)
     is_on_target = [state.is_on_target for state in states.values()] + [
         move.is_on_target for move in moves
     ]
     return 0 if all(is_on_target) else 1
+
+
+def _status(
+    states: Mapping[TopicPartition, PartitionReassignment],
+    found: Mapping[Replica, ReplicaDirectories],
+    targets: Mapping[Replica, str],
+) -> dict[str, Any]:
+    return {
+        "partitions": [
+            {
+                **_partition(where),
+                "state": states[where].state,
+                "replicas": list(states[where].current),
+                "target_replicas": list(states[where].target),
+            }
+            for where in sorted(states)
+        ],
+        "log_dir_moves": [
+            {
+                **_replica(replica),
+                "state": found[replica].state_of_move_to(targets[replica]).name.lower(),
+                "log_dir": found[replica].current,
+                "future_log_dir": found[replica].future,
+                "target_log_dir": targets[replica],
+            }
+            for replica in sorted(found)
+        ],
+        "throttles_removed": False,
+    }
 
 
 async def _describe_replicas(
@@ -347,26 +446,25 @@ async def _describe_replicas(
     return found
 
 
-async def _clear_throttles(cluster: Cluster, file: ReassignmentFile) -> None:
+async def _clear_throttles(cluster: Cluster, file: ReassignmentFile, output: Output) -> None:
     brokers = sorted(cluster.nodes)
     plural = "" if len(brokers) == 1 else "s"
     topics = [topic for topic in file.topics if topic in cluster.topics]
     of_topics = f"topic{'' if len(topics) == 1 else 's'} {','.join(topics)}"
-    print_lines(
-        [
-            f"Clearing broker-level throttles on broker{plural} {','.join(map(str, brokers))}",
-            f"Clearing topic-level throttles on {of_topics}",
-        ]
+    output.lines(
+        f"Clearing broker-level throttles on broker{plural} {','.join(map(str, brokers))}",
+        f"Clearing topic-level throttles on {of_topics}",
     )
     await clear_throttles(cluster, brokers, topics)
+    output.document["throttles_removed"] = True
 
 
 # Cancel and list
 
 
-async def cancel(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int:
+async def cancel(args: argparse.Namespace, cluster: Cluster, seams: Seams, output: Output) -> int:
     file = _file(args, seams)
-    await _cancel_reassignments(cluster, file)
+    await _cancel_reassignments(cluster, file, output)
     found = await _describe_replicas(cluster, file.directories)
     moving = {
         replica: place.current
@@ -376,26 +474,27 @@ async def cancel(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> in
         in (DirectoryMoveState.ACTIVE, DirectoryMoveState.ELSEWHERE)
     }
     if moving:
-        moves = DirectoryMoves(cluster, seams.clock, moving)
+        moves = DirectoryMoves(cluster, seams.clock, moving, output)
         await moves.attempt()
         moves.print_started()
         await moves.wait_until_started(args.timeout_ms)
     else:
-        print_lines(["None of the specified partition moves are active."])
+        output.lines("None of the specified partition moves are active.")
     if not args.preserve_throttles:
         await cluster.refresh_existing(file.topics)
-        await _clear_throttles(cluster, file)
+        await _clear_throttles(cluster, file, output)
     return 0
 
 
-async def _cancel_reassignments(cluster: Cluster, file: ReassignmentFile) -> None:
+async def _cancel_reassignments(cluster: Cluster, file: ReassignmentFile, output: Output) -> None:
     active = [
         where
         for where, each in (await list_reassignments(cluster, file.partitions)).items()
         if each.adding or each.removing
     ]
+    output.document = {"partitions": [], "log_dir_moves": [], "throttles_removed": False}
     if not active:
-        print_lines(["None of the specified partition reassignments are active."])
+        output.lines("None of the specified partition reassignments are active.")
         return
     errors = await alter_reassignments(cluster, dict.fromkeys(active))
     plural = "" if len(errors or active) == 1 else "s"
@@ -404,18 +503,28 @@ async def _cancel_reassignments(cluster: Cluster, file: ReassignmentFile) -> Non
             f"Error cancelling partition reassignment{plural} for:\n{_error_lines(errors)}"
         )
     names = ",".join(str(where) for where in sorted(active))
-    print_lines([f"Successfully cancelled partition reassignment{plural} for: {names}"])
+    output.document["partitions"] = [_partition(where) for where in sorted(active)]
+    output.lines(f"Successfully cancelled partition reassignment{plural} for: {names}")
 
 
-async def list_all(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int:
+async def list_all(args: argparse.Namespace, cluster: Cluster, seams: Seams, output: Output) -> int:
     active = await list_reassignments(cluster)
+    output.document = [
+        {
+            **_partition(where),
+            "replicas": list(each.replicas),
+            "adding": list(each.adding),
+            "removing": list(each.removing),
+        }
+        for where, each in sorted(active.items())
+    ]
     if not active:
-        print_lines(["No partition reassignments found."])
+        output.lines("No partition reassignments found.")
         return 0
-    print_lines(["Current partition reassignments:"])
+    output.lines("Current partition reassignments:")
     for where, each in sorted(active.items()):
         parts = [f"replicas: {','.join(map(str, each.replicas))}."]
         parts += [f"adding: {','.join(map(str, each.adding))}."] if each.adding else []
         parts += [f"removing: {','.join(map(str, each.removing))}."] if each.removing else []
-        print_lines([f"{where}: {' '.join(parts)}"])
+        output.lines(f"{where}: {' '.join(parts)}")
     return 0

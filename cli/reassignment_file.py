@@ -138,21 +138,24 @@ def dump(
     partitions: Mapping[TopicPartition, tuple[int, ...]], directories: Mapping[Replica, str]
 ) -> str:
     """Format assignments on one line, as Kafka's tool does; an unknown directory is "any"."""
-    return json.dumps(
-        {
-            "version": VERSION,
-            "partitions": [
-                {
-                    "topic": where.topic,
-                    "partition": where.partition,
-                    "replicas": list(partitions[where]),
-                    "log_dirs": [
-                        directories.get(Replica(broker, *where), ANY)
-                        for broker in partitions[where]
-                    ],
-                }
-                for where in sorted(partitions)
-            ],
-        },
-        separators=(",", ":"),
-    )
+    return json.dumps(as_json(partitions, directories), separators=(",", ":"))
+
+
+def as_json(
+    partitions: Mapping[TopicPartition, tuple[int, ...]], directories: Mapping[Replica, str]
+) -> dict[str, Any]:
+    """Return the document of a reassignment file; an unknown directory is "any"."""
+    return {
+        "version": VERSION,
+        "partitions": [
+            {
+                "topic": where.topic,
+                "partition": where.partition,
+                "replicas": list(partitions[where]),
+                "log_dirs": [
+                    directories.get(Replica(broker, *where), ANY) for broker in partitions[where]
+                ],
+            }
+            for where in sorted(partitions)
+        ],
+    }

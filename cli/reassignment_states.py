@@ -114,6 +114,13 @@ class PartitionReassignment:
     def is_on_target(self) -> bool:
         return self.active or self.current == self.target
 
+    @property
+    def state(self) -> str:
+        """State in JSON: active, completed, or inactive with other replicas than the target."""
+        if self.active:
+            return "active"
+        return "completed" if self.current == self.target else "inactive"
+
     def line(self, where: TopicPartition) -> str:
         """Status line of the partition, as kafka-reassign-partitions --verify prints it."""
         if self.active:

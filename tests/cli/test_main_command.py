@@ -7,13 +7,16 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from typing import cast
 
 import pytest
 import trio
 
 from odradek.cli.cluster_connection import with_cluster
-from odradek.cli.main import COMMANDS, READER_GONE, main
+from odradek.cli.main import COMMANDS, READER_GONE, Command, build_parser, main
 from odradek.client.metadata import Cluster
 from odradek.seams import Seams
 from tests.cli.command_line import CommandLine
@@ -57,6 +60,26 @@ def test_every_command_help_has_examples(offline: CommandLine, command: str) -> 
     ran = offline(command, "--help")
     assert "examples:" in ran.stdout.decode()
     assert f"odradek {command}" in ran.stdout.decode()
+
+
+def leaf_parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """The parser, or those of its subcommands."""
+    nested = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
+    if not nested:
+        yield parser
+    for each in nested:
+        for inner in dict.fromkeys(each.choices.values()):
+            yield from leaf_parsers(inner)
+
+
+@pytest.mark.parametrize("command", sorted(set(COMMANDS) - {"produce"}))
+def test_every_command_that_connects_to_a_cluster_has_json(command: str) -> None:
+    """`produce` prints nothing."""
+    module, _ = COMMANDS[command]
+    parser = build_parser(command, cast(Command, import_module(module)), alone=True)
+    for leaf in leaf_parsers(parser):
+        if "--bootstrap" in leaf._option_string_actions:
+            assert "--json" in leaf._option_string_actions, leaf.prog
 
 
 @pytest.mark.parametrize("verb", ["status", "restart"])

@@ -52,6 +52,8 @@ def test_remove_unknown_voter_fails(odradek: CommandLine) -> None:
     )
     ran = odradek("quorum", "remove", "1", "--dry-run")
     assert ran.lines[0].startswith("DRY RUN of removing KRaft controller 1 with directory id ")
+    shown = odradek("quorum", "remove", "1", "--dry-run", "--json").json
+    assert shown == {"node": 1, "directory": ran.lines[0].split()[-1], "dry_run": True}
 
 
 def test_add_voter_reads_config_and_directory(offline: CommandLine, tmp_path: Path) -> None:
@@ -68,6 +70,9 @@ def test_add_voter_reads_config_and_directory(offline: CommandLine, tmp_path: Pa
     (line,) = offline(*words).lines
     assert line.startswith("DRY RUN of adding controller 4 with directory id ")
     assert line.endswith(" and endpoints: CONTROLLER://[::1]:9393")
+    shown = offline(*words, "--json").json
+    assert (shown["node"], shown["listeners"]) == (4, ["CONTROLLER://[::1]:9393"])
+    assert shown["directory"] in line
     config.write_text(config.read_text().replace("roles=controller", "roles=broker"))
     assert "controller" in offline(*words, code=2).stderr
 

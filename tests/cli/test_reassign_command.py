@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from odradek.cli import reassign
+from odradek.client.reassignment_admin import Reassignment
+from odradek.protocol.topics import TopicPartition
 from tests.cli.command_line import CommandLine, Ran
 from tests.support.broker_process import BrokerProcess
 from tests.support.waiting import deadline
@@ -181,6 +184,123 @@ def test_any_directory_sends_no_alter_replica_log_dirs(
         "None of the specified partition moves are active.",
     ]
     assert odradek("reassign", "--list").lines == ["No partition reassignments found."]
+
+
+def test_json_of_execute_and_verify(
+    odradek: CommandLine, cli_broker: BrokerProcess, topic: str, tmp_path: Path
+) -> None:
+    before = placed(odradek, topic)
+    wanted = others(odradek, cli_broker, topic)
+    file = reassignment(tmp_path, topic, *wanted)
+    limits = ("--throttle", "5000000", "--replica-alter-log-dirs-throttle", "7000000")
+    started = odradek("reassign", "--execute", "--file", file, "--json", *limits).json
+    assert started == {
+        "current": {
+            "version": 1,
+            "partitions": [
+                {"topic": topic, "partition": n, "replicas": [1], "log_dirs": [before[n]]}
+                for n in range(3)
+            ],
+        },
+        "throttle": 5000000,
+        "replica_alter_log_dirs_throttle": 7000000,
+        "partitions": [{"topic": topic, "partition": n, "replicas": [1]} for n in range(3)],
+        "log_dir_moves": [
+            {"topic": topic, "partition": n, "broker": 1, "log_dir": wanted[n]} for n in range(3)
+        ],
+    }
+    with deadline(30, "the moves to be over") as check:
+        while not (shown := odradek("reassign", "--verify", "--file", file, "--json").json)[
+            "throttles_removed"
+        ]:
+            assert {each["state"] for each in shown["log_dir_moves"]} <= {"active", "completed"}
+            check()
+    assert shown["partitions"] == [
+        {
+            "topic": topic,
+            "partition": n,
+            "state": "completed",
+            "replicas": [1],
+            "target_replicas": [1],
+        }
+        for n in range(3)
+    ]
+    assert shown["log_dir_moves"] == [
+        {
+            "topic": topic,
+            "partition": n,
+            "broker": 1,
+            "state": "completed",
+            "log_dir": wanted[n],
+            "future_log_dir": None,
+            "target_log_dir": wanted[n],
+        }
+        for n in range(3)
+    ]
+    undo = tmp_path / "undo.json"
+    undo.write_text(json.dumps(started["current"]))
+    odradek("reassign", "--execute", "--file", str(undo), "--json")
+    assert verified(odradek, str(undo)).code == 0
+    assert placed(odradek, topic) == before
+
+
+def test_json_of_failed_execute_has_what_was_done(
+    odradek: CommandLine, topic: str, tmp_path: Path
+) -> None:
+    """The current assignment is needed for a rollback. An error before it leaves stdout empty."""
+    file = reassignment(tmp_path, topic, "/nowhere")
+    ran = odradek("reassign", "--execute", "--file", file, "--json", code=1)
+    assert [each["topic"] for each in ran.json["current"]["partitions"]] == [topic]
+    assert (ran.json["partitions"], ran.json["log_dir_moves"]) == ([], [])
+    assert "[LOG_DIR_NOT_FOUND]" in ran.stderr
+    shown = odradek("reassign", "--verify", "--file", file, "--json", code=1).json
+    assert [each["state"] for each in shown["log_dir_moves"]] == ["cancelled"]
+    file = reassignment(tmp_path, topic, "any", replicas=[7])
+    ran = odradek("reassign", "--execute", "--file", file, "--json", code=1)
+    assert (ran.stdout, "Unknown broker id 7" in ran.stderr) == (b"", True)
+    shown = odradek("reassign", "--verify", "--file", file, "--json", code=1).json
+    assert [each["state"] for each in shown["partitions"]] == ["inactive"]
+
+
+def test_json_of_cancel_and_list_without_moves(
+    odradek: CommandLine, topic: str, tmp_path: Path
+) -> None:
+    file = reassignment(tmp_path, topic, "any")
+    assert odradek("reassign", "--cancel", "--file", file, "--json").json == {
+        "partitions": [],
+        "log_dir_moves": [],
+        "throttles_removed": True,
+    }
+    kept = odradek("reassign", "--cancel", "--file", file, "--json", "--preserve-throttles").json
+    assert kept["throttles_removed"] is False
+    assert odradek("reassign", "--list", "--json").json == []
+
+
+def test_json_of_cancel_and_list_with_active_reassignments(
+    odradek: CommandLine, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a cluster with several brokers."""
+    active = {TopicPartition(topic, 0): Reassignment((1, 2, 3), (2, 3), (1,))}
+    cancelled: list[Any] = []
+
+    async def list_active(*args: object) -> dict[TopicPartition, Reassignment]:
+        return active
+
+    async def alter(cluster: object, wanted: Any) -> dict[TopicPartition, Any]:
+        cancelled.append(wanted)
+        return {}
+
+    monkeypatch.setattr(reassign, "list_reassignments", list_active)
+    monkeypatch.setattr(reassign, "alter_reassignments", alter)
+    assert odradek("reassign", "--list", "--json").json == [
+        {"topic": topic, "partition": 0, "replicas": [1, 2, 3], "adding": [2, 3], "removing": [1]}
+    ]
+    file = reassignment(tmp_path, topic, "any", replicas=[3])
+    shown = odradek("reassign", "--cancel", "--file", file, "--json").json
+    assert shown["partitions"] == [{"topic": topic, "partition": 0}]
+    assert cancelled == [{TopicPartition(topic, 0): None}]
+    shown = odradek("reassign", "--verify", "--file", file, "--json").json
+    assert [each["state"] for each in shown["partitions"]] == ["active"]
 
 
 @pytest.mark.parametrize(
