@@ -260,6 +260,8 @@ class QuorumController:
         if not self._is_whole_cluster:
             for broker_id in sorted(delta.changed_brokers):
                 _log_change(broker_id, delta)
+        if delta.created_topics or delta.deleted_topics:
+            _log_topics(delta)
         if delta.changed_brokers or delta.image.controllers is not delta.before.controllers:
             is_whole = self.is_whole_cluster
             if is_whole is not self._is_whole_cluster:
@@ -390,6 +392,16 @@ class QuorumController:
         if not is_done:
             await trio.sleep(PAUSE_SECONDS)
         return result
+
+
+def _log_topics(delta: MetadataDelta) -> None:
+    """Log created and deleted topics; a recreated one is both."""
+    if log.isEnabledFor(logging.INFO):
+        for topic in delta.deleted_topics.values():
+            log.info("Deleted topic %s with ID %s", topic.name, topic.id)
+        for topic in delta.created_topics.values():
+            count = len(topic.partitions)
+            log.info("Created topic %s with ID %s and %d partitions", topic.name, topic.id, count)
 
 
 def _log_change(broker_id: int, delta: MetadataDelta) -> None:

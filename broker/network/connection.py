@@ -16,7 +16,7 @@ responses of earlier requests are still sent.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from odradek.broker.services import Services
 
 log = logging.getLogger("odradek.network")
+request_log = logging.getLogger("odradek.request")
 
 REQUESTS_PER_STEP = 64
 BYTES_PER_STEP = 1024 * 1024
@@ -73,7 +74,13 @@ class ClientConnection:
         self._clock = services.seams.clock
         self._selector = selector
         self._completable_fetches = services.completable_fetches
-        self._find_route = find_controller_route if endpoint.of_controller else find_route
+        self._find_route: Callable[[int], Route | None] = (
+            find_controller_route if endpoint.of_controller else find_route
+        )
+        if request_log.isEnabledFor(logging.DEBUG):
+            from odradek.broker.requests.request_log import logged
+
+            self._find_route = logged(self._find_route, connection.peer)
         self._memory = services.receive_memory
         self._buffer = ReceiveBuffer(
             services.config.get_int("socket.request.max.bytes"), is_limited=self._memory.is_limited

@@ -131,9 +131,11 @@ class Server:
             idle.abort()
 
     async def _talk(self, client: ClientConnection) -> None:
+        log.debug("Accepted connection from %s on listener %s", client.peer, client.endpoint.name)
         try:
             await client.talk()
         finally:
+            log.debug("Closed connection from %s", client.peer)
             self._forget(client)
 
     def _forget(self, client: ClientConnection) -> None:

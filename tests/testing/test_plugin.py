@@ -37,3 +37,38 @@ def test_tests_share_a_broker_but_no_topics(pytester: pytest.Pytester) -> None:
         """
     )
     pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)
+
+
+@pytest.mark.parametrize("process", [False, True])
+def test_failed_test_shows_the_broker_log(pytester: pytest.Pytester, process: bool) -> None:
+    pytester.makeini("[pytest]\nlog_level = DEBUG\n")
+    pytester.makeconftest(
+        f"""
+        import pytest
+
+        @pytest.fixture(scope="session")
+        def kafka_broker_process():
+            return {process}
+        """
+    )
+    pytester.makepyfile(
+        """
+        from confluent_kafka.admin import AdminClient
+
+        def test_failure(kafka_broker):
+            kafka_broker.create_topic("t")
+            AdminClient({"bootstrap.servers": kafka_broker.bootstrap}).list_topics("u", timeout=10)
+            kafka_broker.create_topic("last")  # after the log records of the request
+            assert False
+        """
+    )
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*Captured log call*",
+            "INFO * odradek.controller:quorum_controller.py:* Created topic t with ID *",
+            "DEBUG * odradek.network:server.py:* Accepted connection from 127.0.0.1:*",
+            "DEBUG * odradek.request:request_log.py:* Completed Metadata * topics u: *",
+        ]
+    )
