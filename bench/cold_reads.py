@@ -27,7 +27,9 @@ from odradek.bench.peers.topics import with_cluster
 from odradek.bench.remote_stores import Store, arguments_of, open_stores
 from odradek.client.admin import NewTopic, create_topics
 from odradek.seams.object_store import ObjectStoreObjects, open_objects
+from odradek.seams.real_files import RealFiles
 from odradek.storage.tiered.remote_log_reader import FETCH_BYTES_MAX
+from odradek.storage.tiered.store_location import resolved_url
 
 RECORD_BYTES = 1000
 SEGMENTS = 8
@@ -68,7 +70,7 @@ def measure(directory: Path, store: Store, size_mb: int, passes: int) -> Iterato
                 done.append(_consume(broker, topic, count))
         for topic, done in loads.items():
             yield _rate(f"a consumer, {topic}", done)
-        objects = open_objects(store.url, store.options)
+        objects = open_objects(resolved_url(store.url, RealFiles()), store.options)
         assert isinstance(objects, ObjectStoreObjects)
         yield _of_store(objects, passes, at_once=1)
         yield _of_store(objects, passes, at_once=CONCURRENT_RANGES)

@@ -34,6 +34,8 @@ from odradek.client.metadata import Cluster
 from odradek.client.producer import NAMED_TOPICS
 from odradek.protocol.apis import PRODUCE
 from odradek.protocol.errors import ErrorCode
+from odradek.seams.real_files import RealFiles
+from odradek.storage.tiered.store_location import directory_of_store, resolved_url
 
 SEGMENTS = 16
 """The approximate number of segments of a partition, within the limits of SEGMENT_BYTES."""
@@ -59,10 +61,17 @@ class Brokers:
 
     @property
     def store(self) -> Path:
-        return self.directory / STORE
+        return store_directory(self.directory / STORE)
 
     def content(self, topic: str) -> TopicContent:
         return next(each for each in self.contents if each.topic.name == topic)
+
+
+def store_directory(directory: Path) -> Path:
+    """Directory of the objects in the store that is given as `directory`."""
+    found = directory_of_store(resolved_url(str(directory), RealFiles()))
+    assert found is not None, "it is a directory"
+    return found
 
 
 @contextmanager
@@ -190,7 +199,10 @@ def _wait_until_tiered(data: Path, store: Path, contents: Sequence[TopicContent]
         name = content.topic.name
         for partition in range(PARTITIONS):
             logs = len(list((data / f"{name}-{partition}").glob("*.log")))
-            while len(list(store.glob(f"{name}-{partition}-*/*.manifest"))) < logs - 1:
+            while (
+                len(list(store_directory(store).glob(f"{name}-{partition}-*/*.manifest")))
+                < logs - 1
+            ):
                 if time.monotonic() > end:
                     raise WorkloadFailed(f"{TIMEOUT_S:g} s are not enough to copy {name}")
                 time.sleep(0.2)

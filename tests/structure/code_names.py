@@ -32,6 +32,7 @@ FOREIGN = re.compile(r"Kafka|Java|Spark|ZooKeeper")
 """Products whose names a sentence may have."""
 EXAMPLES = {
     "kafka_server_replicamanager_leadercount",
+    "kafka_server_brokertopicmetrics_bytesin_alltopics_total",
     "kafka_server_raftmetrics_current_epoch",
     "off_reading_p99_us",
     "MyClient",
