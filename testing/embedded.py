@@ -135,6 +135,12 @@ class Broker:
             raise RuntimeError("the broker runs by plain `with`: use create_topic and reset")
         return running
 
+    def _call(self, function: Callable[..., Awaitable[T]], *args: object) -> T:
+        """Run a function in the loop of a broker that was started by plain `with`; only tests use it."""
+        running = self._running
+        assert isinstance(running, _InThread), "it has no loop in a thread of this process"
+        return running.call(function, *args)
+
     # async with
 
     async def __aenter__(self) -> Broker:
@@ -302,10 +308,10 @@ class _InThread:
         raise broker_died(what, cause, self._messages.lines) from failure
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
-        self._call(self._thread.value.create_topic, name, partitions, configs)
+        self.call(self._thread.value.create_topic, name, partitions, configs)
 
     def reset(self) -> None:
-        self._call(self._thread.value.reset)
+        self.call(self._thread.value.reset)
 
     def close(self) -> None:
         """Stop the node. Raises BrokerDied if it has ended by itself."""
@@ -313,7 +319,7 @@ class _InThread:
             self.check_alive()
         self._thread.close()
 
-    def _call(self, function: Callable[..., Awaitable[T]], *args: object) -> T:
+    def call(self, function: Callable[..., Awaitable[T]], *args: object) -> T:
         from trio import RunFinishedError
 
         try:
