@@ -26,6 +26,7 @@ from odradek.broker.coordination.coordinator_runtime import (
     CoordinatorContext,
     CoordinatorRuntime,
     LoadInProgress,
+    NotCoordinator,
 )
 from odradek.broker.coordination.internal_topics import OFFSETS_TOPIC
 from odradek.broker.coordination.response_future import ResponseFuture
@@ -68,6 +69,7 @@ from odradek.broker.transactions.markers import TransactionMarker
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.image import MetadataImage
 from odradek.seams.clock import Clock
+from odradek.seams.containment import Containment
 from odradek.seams.entropy import Entropy
 
 log = logging.getLogger("odradek.groups")
@@ -122,6 +124,12 @@ class GroupCoordinator:
                 load_buffer_bytes=config.offsets_load_buffer_bytes,
                 commit_timeout_ms=config.commit_timeout_ms,
             )
+        )
+        self._group_containment: Containment[tuple[GroupContext, str]] = Containment(
+            "the coordinator",
+            self._fail_group,
+            name=lambda group: f"group {group[1]!r} of {OFFSETS_TOPIC}-{group[0].partition}",
+            consequence="the group stays unavailable until its partition is loaded again",
         )
         self._timers = Timers(clock, self._on_deadline)
         self.statistics = GroupStatistics()
@@ -374,10 +382,12 @@ class GroupCoordinator:
         response_type: type[A],
     ) -> A:
         context = self.runtime.context_for(group_id)
+        if group_id in context.shard.failed_groups:
+            raise NotCoordinator(f"group {group_id!r} failed on this broker")
         future = ResponseFuture[Response]()
         if not self._run_operation(context, group_id, lambda now: act(context.shard, future, now)):
             raise KafkaError(
-                ErrorCode.unknown_server_error, "the coordinator of the partition failed"
+                ErrorCode.unknown_server_error, f"the coordinator of group {group_id!r} failed"
             )
         response = await future.wait()
         assert isinstance(response, response_type)
@@ -415,13 +425,21 @@ class GroupCoordinator:
         act: Callable[[EventTime], CoordinatorResult],
     ) -> bool:
         """Run an operation on a shard and apply its result. Returns False if it raised, which fails
-        the partition."""
+        the group, or the partition if it is not about one group."""
         try:
             self._apply_result(context, group_id, act(self._now()))
         except Exception as error:
-            self.runtime.fail(context, error)
+            if group_id is None:
+                self.runtime.fail(context, error)
+            else:
+                self._group_containment.failed((context, group_id), error)
             return False
         return True
+
+    def _fail_group(self, failed: tuple[GroupContext, str], error: Exception) -> None:
+        context, group_id = failed
+        self._timers.disarm((context.partition, group_id))
+        self._respond(context.shard.fail_group(group_id, self._now()).replies)
 
     def _apply_result(
         self, context: GroupContext, group_id: str | None, result: CoordinatorResult

@@ -102,6 +102,8 @@ class GroupCoordinatorShard:
         self._config = config
         self._environment = environment or ConsumerGroupEnvironment(config)
         self.groups: dict[str, Group] = {}
+        self.failed_groups: set[str] = set()
+        """Groups that an unexpected error has made unavailable."""
         self.offsets = OffsetStore()
         self.consumers = ConsumerGroupManager(self.groups, self._environment)
 
@@ -154,6 +156,14 @@ class GroupCoordinatorShard:
             group.on_group_loaded(now)
             return CoordinatorResult()
         return group.on_group_loaded(now)
+
+    def fail_group(self, group_id: str, now: EventTime) -> CoordinatorResult:
+        """Remove a group whose state in memory may be wrong: waiting requests fail with NOT_COORDINATOR."""
+        group = self.groups.pop(group_id, None)
+        self.failed_groups.add(group_id)
+        if group is None:
+            return CoordinatorResult()
+        return group.close(ErrorCode.not_coordinator, now)
 
     def unloaded(self, code: ErrorCode, now: EventTime) -> CoordinatorResult:
         """Close all groups because the partition was unloaded: waiting requests fail with `code`."""

@@ -158,6 +158,8 @@ class TopicBasedRemoteLogMetadataManager(RemotePartitionMetadataStore):
         self._refusing: set[int] = set()
         """Metadata partitions whose last publication failed."""
         self._rejected_records: dict[tuple[int, int], RemoteStorageError] = {}
+        self._logged_to: dict[int, int] = {}
+        """Offsets, by metadata partition, below which invalid records are logged already."""
         self._position_changed: dict[int, trio.Event] = {}
         self._consumer: MetadataTopicConsumer | None = None
         self._producer: Producer | None = None
@@ -333,6 +335,9 @@ class TopicBasedRemoteLogMetadataManager(RemotePartitionMetadataStore):
         try:
             event = metadata_records.decode(value or b"")
         except RemoteStorageError as error:
+            if offset < self._logged_to.get(index, 0):  # another lane has read and logged it
+                return
+            self._logged_to[index] = offset + 1
             level = logging.ERROR if isinstance(error, CorruptRemoteData) else logging.WARNING
             log.log(
                 level,

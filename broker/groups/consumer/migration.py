@@ -7,7 +7,7 @@ replaced by a classic one. Assignments are kept.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from odradek.broker.groups.classic_group import ClassicGroup
 from odradek.broker.groups.classic_group_members import ClassicGroupMember as ClassicMember
@@ -124,8 +124,15 @@ def is_downgraded_without(group: ConsumerGroup, leaving: Collection[str]) -> boo
     return (
         bool(remaining)
         and all(member.is_classic for member in remaining)
+        and _have_common_protocol(remaining)
         and _allows_downgrade(group, len(remaining))
     )
+
+
+def _have_common_protocol(members: Sequence[ConsumerGroupMember]) -> bool:
+    """Whether all members of the classic protocol support one assignor. A loaded record may lack it."""
+    supported = [{name for name, _ in each.classic.protocols} for each in members if each.classic]
+    return bool(set.intersection(*supported))
 
 
 def is_downgraded_by(group: ConsumerGroup, replaced: ConsumerGroupMember | None) -> bool:
