@@ -25,6 +25,8 @@ log = logging.getLogger("odradek.coordination")
 NO_PRODUCER = -1
 REPLAYS_PER_STEP = 64
 """Number of records replayed before other tasks may run."""
+UNKNOWN_TYPES_MAX = 5
+"""Number of unknown types that the log line of a load lists."""
 COMMIT_MARKER, ABORT_MARKER = 1, 0
 
 
@@ -104,11 +106,17 @@ class CoordinatorLoader(ABC):
 
     def finish(self) -> Iterator[None]:
         yield from self._flush()
-        for name, count in self._unknown.items():
-            log.warning("Skipped %d records of an unknown type (%s)", count, name)
+        if self._unknown:
+            log.warning(
+                "Skipped %d records of unknown types (%s)",
+                sum(self._unknown.values()),
+                ", ".join(f"{name}: {count}" for name, count in self._unknown.items()),
+            )
 
     def skip(self, record_type: str) -> None:
         """Count a record that is not replayed."""
+        if record_type not in self._unknown and len(self._unknown) >= UNKNOWN_TYPES_MAX:
+            record_type = "other types"
         self._unknown[record_type] = self._unknown.get(record_type, 0) + 1
 
     def _remember(self, record: log_records.Record) -> None:

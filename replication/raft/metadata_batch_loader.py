@@ -125,8 +125,11 @@ class MetadataBatchLoader:
                     self.apply(decode_metadata_record(record.value))
                 if number % RECORDS_A_STEP == 0:
                     yield
-        except KafkaError as error:
-            raise InvalidMetadata(f"{batch} of the metadata log: {error}") from error
+        except InvalidMetadata:
+            raise
+        except Exception as error:  # of any kind: the bytes come from a peer or a disk
+            reason = error if isinstance(error, KafkaError) else repr(error)
+            raise InvalidMetadata(f"{batch} of the metadata log: {reason}") from error
 
     def _control(self, record: Record, offset: int) -> None:
         kind, value = control_type(record.key), record.value or b""

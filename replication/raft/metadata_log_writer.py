@@ -16,7 +16,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from odradek.protocol.errors import CorruptBatch
+from odradek.protocol.records.batch import batches
 from odradek.protocol.records.control import ControlType
+from odradek.replication.controller.image import InvalidMetadata
 from odradek.replication.raft.actions import (
     AppendFetchedRecords,
     AppendLeaderChangeMessage,
@@ -45,7 +47,14 @@ log = logging.getLogger("odradek.metadata")
 
 RETRY_SECONDS: Final = 0.1
 
-_NOT_APPENDABLE: Final = (CorruptBatch, CorruptRecords, UnexpectedOffset, DiskFull, NoDescriptors)
+_NOT_APPENDABLE: Final = (
+    CorruptBatch,
+    CorruptRecords,
+    UnexpectedOffset,
+    DiskFull,
+    InvalidMetadata,
+    NoDescriptors,
+)
 
 _NOT_APPENDED: Final = "fetched records cannot be appended to %s: %s"
 
@@ -146,6 +155,8 @@ class MetadataLogWriter:
         Raises what the flush raises.
         """
         try:
+            # Before the append: an invalid control record of a faulty leader would be read at each start.
+            control_changes(batches(memoryview(action.records), allow_partial=True))
             appended = self._log.append_fetched(action.records, action.epoch)
         except _NOT_APPENDABLE as error:
             await self._pause(_NOT_APPENDED, error)

@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import argparse
 import logging
+import random
+import struct
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -34,16 +37,19 @@ from odradek.replication.controller.features import record_version
 from odradek.replication.controller.image import InvalidMetadata, MetadataImage
 from odradek.replication.controller.image_records import snapshot_records
 from odradek.replication.partition.partition import ACKS_ALL
+from odradek.replication.raft.actions import AppendFetchedRecords
 from odradek.replication.raft.metadata_loader import catch_up
 from odradek.replication.raft.metadata_log import MetadataLog
+from odradek.replication.raft.metadata_log_writer import MetadataLogWriter
 from odradek.replication.raft.metadata_state import MetadataState
-from odradek.storage.errors import StorageError
+from odradek.replication.raft.snapshots import SnapshotId
+from odradek.seams.clock import RealClock
 from odradek.storage.log.append import AppendOrigin
 from odradek.testing import Broker
-from tests.broker.tiered.tiered_broker import TieredBroker, stage
 from tests.fuzz.records import KeyAndValue, RecordGenerator
 from tests.fuzz.report import Observer
 from tests.support.metadata_nodes import new_node, raw_log
+from tests.support.tiered_topic_broker import TieredBroker, stage
 
 TOPICS = (
     "__consumer_offsets",
@@ -307,23 +313,60 @@ class Follower:
     """Metadata log and image of a node that follows the leader of the quorum."""
 
     def __init__(self) -> None:
-        self.log: MetadataLog = raw_log(new_node().disk, formatted=False)
+        node = new_node()
+        self.log: MetadataLog = raw_log(node.disk, formatted=False)
         self.state = MetadataState()
+        self._writer = MetadataLogWriter(replace(node.seams, clock=NoPauses()), self.log, _call)
 
     async def receive(self, batch: bytes) -> str:
         """Append a batch of the leader and apply it. Returns the refusal, or nothing."""
-        try:
-            if not self.log.append_fetched(bytearray(batch), 1):
-                return "not appended"
-        except StorageError as error:
-            return f"{type(error).__name__}"
-        except KafkaError as error:
-            return f"{type(error).__name__}"
+        before = self.log.end_offset
+        action = AppendFetchedRecords(bytearray(batch), 1, durable=False)
+        await self._writer.append_fetched(action)
+        if self.log.end_offset == before:
+            return "not appended"
         try:
             await catch_up(self.state, self.log, self.log.end_offset, _call)
         except InvalidMetadata:
             return "InvalidMetadata"
         return ""
+
+    async def receive_snapshot(self, data: bytes, end_offset: int) -> str:
+        """Install a snapshot of the leader and load it. Returns the refusal, or nothing."""
+        try:
+            await self._writer.begin_snapshot(SnapshotId(end_offset, 1))
+            await self._writer.append_snapshot(0, data)
+            await self._writer.install_snapshot()
+            await catch_up(self.state, self.log, end_offset + 1, _call)
+        except InvalidMetadata:
+            return "InvalidMetadata"
+        return ""
+
+    def snapshot_of(self, values: Sequence[bytes | None], end_offset: int) -> bytes:
+        """The file of a snapshot with these records."""
+        store = self.log.snapshots
+        writer = store.writer(SnapshotId(end_offset, 1), now_ms=1, timestamp_ms=1)
+        writer.append([value or b"" for value in values])
+        writer.end()
+        data = bytes(writer.file.read_at(0, writer.file.size))
+        store.discard(writer)
+        return data
+
+
+def control_batch(source: random.Random, base_offset: int) -> bytearray:
+    """A control batch with a key of a known type and a random value."""
+    key = struct.pack(">hh", 0, source.randrange(8))
+    value = source.randbytes(source.randrange(20))
+    return build_batch(
+        [Record(-1, 1, key, value)], base_offset=base_offset, leader_epoch=1, control=True
+    )
+
+
+class NoPauses(RealClock):
+    """A clock whose pauses take no time."""
+
+    async def sleep(self, seconds: float) -> None:
+        await trio.lowlevel.checkpoint()
 
 
 def encoded(image: MetadataImage) -> list[bytes]:
@@ -351,9 +394,20 @@ async def fuzz_metadata_log(
                 base_offset=followers[0].log.end_offset,
                 leader_epoch=1,
             )
+            if source.random() < 0.05:
+                batch = control_batch(source, followers[0].log.end_offset)
             if source.random() < 0.1:  # damaged on its way, or by a faulty leader
                 batch[source.randrange(len(batch))] ^= 1 << source.randrange(8)
-            refusals = [await each.receive(bytes(batch)) for each in followers]
+            if number % 40 == 0:
+                end_offset = followers[0].log.end_offset + 10
+                data = bytearray(followers[0].snapshot_of(step, end_offset))
+                if source.random() < 0.3:
+                    data[source.randrange(len(data))] ^= 1 << source.randrange(8)
+                refusals = [
+                    await each.receive_snapshot(bytes(data), end_offset) for each in followers
+                ]
+            else:
+                refusals = [await each.receive(bytes(batch)) for each in followers]
             images = [each.state.image for each in followers]
             assert refusals[0] == refusals[1], refusals
             assert images[0] == images[1] or encoded(images[0]) == encoded(images[1])

@@ -17,6 +17,9 @@ from odradek.protocol.schemas import serde
 NAMES = (
     "g",
     "g-1",
+    "g-2",
+    "g-3",
+    "g-4",
     "t",
     "orders",
     "m-1",
@@ -118,7 +121,7 @@ class RecordGenerator:
     # Mutations
 
     def records(self, family: str) -> Iterator[KeyAndValue]:
-        """Records of a kind of `serde.all_record_types`, without end."""
+        """Records of a kind of `serde.all_record_types`; there is no last one."""
         types = serde.all_record_types()[family]
         make = self.keyed if family in ("group", "transaction") else self.framed
         while True:

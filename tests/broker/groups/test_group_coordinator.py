@@ -686,7 +686,7 @@ async def test_cancelled_request_leaves_group_unchanged(clock: VirtualClock) -> 
         assert groups.count_by_state() == {("classic", "Stable"): 1}
 
 
-async def test_exception_fails_only_its_partition(
+async def test_exception_fails_only_its_group(
     clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = MemoryLog(2)
@@ -707,4 +707,6 @@ async def test_exception_fails_only_its_partition(
         assert "Unexpected error in the coordinator of" in caplog.text
         with pytest.raises(NotCoordinator):
             await groups.join(a_join(group=here))
+        same_partition = next(each for each in "ijklmnop" if _partition(each) == 1)
+        assert (await groups.join(a_join(group=same_partition))).error is ErrorCode.none
         assert (await groups.join(a_join(group=there))).error is ErrorCode.none

@@ -14,7 +14,7 @@ from odradek.cli.main import main
 from odradek.client import admin
 from odradek.client.consumer import EARLIEST, list_offsets
 from odradek.seams.store_directory import MARKER_FILE
-from tests.broker.tiered.tiered_broker import (
+from tests.support.tiered_topic_broker import (
     AWAY,
     LACKING,
     VALUES,

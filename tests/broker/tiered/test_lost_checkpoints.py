@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker.tiered.tiered_broker import VALUES, stage
+from tests.support.tiered_topic_broker import VALUES, stage
 
 HIGH_WATERMARK = "replication-offset-checkpoint"
 RECOVERY_POINT = "recovery-point-offset-checkpoint"

@@ -23,7 +23,7 @@ from odradek.seams.objects import Objects
 from odradek.seams.tcp import TcpNetwork
 from odradek.storage.tiered.object_names import parse_key
 from odradek.testing import Broker
-from tests.broker.tiered.tiered_broker import QUICK, TIERED
+from tests.support.tiered_topic_broker import QUICK, TIERED
 from tests.support.waiting import wait_until_async
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.tiered import partition_remover
 from odradek.storage.tiered.metadata_records import METADATA_TOPIC, encode
 from odradek.testing import Broker
-from tests.broker.tiered.tiered_broker import TIERED, VALUES, WHERE, stage
 from tests.support.remote_segments import FINISHED, FOO_0, becomes, segment
+from tests.support.tiered_topic_broker import TIERED, VALUES, WHERE, stage
 
 
 async def test_segments_are_copied_expired_locally_and_read(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from odradek.broker.tiered.tiered_storage import REMEMBERED_STORE
-from tests.broker.tiered.tiered_broker import (
+from tests.support.tiered_topic_broker import (
     AWAY,
     LACKING,
     VALUES,

@@ -1,0 +1,167 @@
+"""Fuzzes a broker process with request frames of all APIs and versions: `python -m tests.fuzz.frames`.
+
+A frame is a valid request with random fields, or a mutation of one: changed bytes, numbers at the limits of their
+types, a truncated or spliced body, another version or API. Every few frames use a new connection. At the end the
+broker must serve a producer and a consumer, and stop cleanly. Its log must have no traceback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import socket
+import struct
+import sys
+import tempfile
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import trio
+
+from odradek.client.admin import NewTopic, create_topics
+from odradek.client.consumer import Reader
+from odradek.client.metadata import open_cluster
+from odradek.client.producer import ProducerOptions, open_producer
+from odradek.protocol import apis
+from odradek.protocol.framing import request_header
+from odradek.protocol.topics import TopicPartition
+from odradek.seams.clock import RealClock
+from odradek.seams.entropy import RealEntropy
+from odradek.seams.tcp import TcpNetwork
+from tests.fuzz.report import Observer
+from tests.support.odradek_process import start_odradek
+from tests.support.sample_requests import sample_request
+
+FRAMES_A_CONNECTION = 20
+VARIANTS = 4
+"""Valid requests of each API and version; the frames are these and their mutations."""
+RESPONSE_SECONDS = 0.05
+EXTREMES = (
+    b"\xff\xff\xff\xff",
+    b"\x7f\xff\xff\xff",
+    b"\x80\0\0\0",
+    b"\0\0\0\0",
+    b"\xff\x7f",
+    b"\x80",
+)
+MUTATED_SHARE = 0.7
+
+
+def valid_requests(source: random.Random) -> list[bytes]:
+    return [
+        request_header(api, version, 1, "fuzz") + sample_request(api.key, version, source)
+        for api in apis.APIS.values()
+        for version in api.versions
+        for _ in range(VARIANTS)
+    ]
+
+
+def frames(seed: int) -> Iterator[bytes]:
+    """Frames with their sizes; there is no last one."""
+    source = random.Random(seed)
+    requests = valid_requests(source)
+    while True:
+        request = source.choice(requests)
+        if source.random() < MUTATED_SHARE:
+            request = mutated(request, source.choice(requests), source)
+        size = len(request)
+        if source.random() < 0.01:  # a size that the frame does not have
+            size = source.choice((-1, 0, size - 1, size + 1, 2**31 - 1))
+        yield struct.pack(">i", size) + request
+
+
+def mutated(request: bytes, other: bytes, source: random.Random) -> bytes:
+    changed = bytearray(request)
+    for _ in range(source.randrange(1, 5)):
+        at = source.randrange(len(changed)) if changed else 0
+        match source.randrange(7):
+            case 0:
+                del changed[at:]
+            case 1 if changed:
+                changed[at] ^= 1 << source.randrange(8)
+            case 2:
+                extreme = source.choice(EXTREMES)
+                changed[at : at + len(extreme)] = extreme
+            case 3:
+                changed[2:4] = struct.pack(">h", source.randrange(-1, 20))
+            case 4:
+                changed[at:] = other[source.randrange(len(other)) :]
+            case 5:
+                changed[at:at] = source.randbytes(source.randrange(20))
+            case _:
+                changed[at : at + 1] = bytes([source.randrange(256)])
+    return bytes(changed)
+
+
+def send(address: tuple[str, int], some: list[bytes]) -> None:
+    """Send frames on a new connection, and read what the broker responds at once."""
+    with socket.create_connection(address, timeout=10) as connection:
+        connection.settimeout(10)
+        try:
+            for frame in some:
+                connection.sendall(frame)
+            connection.shutdown(socket.SHUT_WR)
+            connection.settimeout(RESPONSE_SECONDS)
+            while connection.recv(1 << 16):
+                pass
+        except (OSError, TimeoutError):
+            pass  # the broker closed the connection, or the response waits
+
+
+async def produce_and_read(bootstrap: str) -> None:
+    """Create a topic, and read what was produced to it."""
+    async with open_cluster(TcpNetwork(), bootstrap, timeout_s=30) as cluster:
+        await create_topics(cluster, [NewTopic("afterwards", 1, 1)])
+        options = ProducerOptions()
+        async with open_producer(cluster, RealClock(), RealEntropy(), options) as producer:
+            await producer.send("afterwards", b"value", partition=0)
+        reader = Reader(cluster)
+        reader.assign({TopicPartition("afterwards", 0): 0})
+        found = []
+        with trio.fail_after(30):
+            while not found:
+                found = [record.value for record in await reader.poll()]
+        assert found == [b"value"], found
+
+
+def fuzz(count: int, seed: int, directory: Path) -> Observer:
+    """Run a fuzz against a new broker process."""
+    broker = start_odradek(directory, config={"node.id": "77", "num.partitions": "2"})
+    observer = Observer(count, broker.process.pid)
+    try:
+        host, port = broker.bootstrap.rsplit(":", 1)
+        source = frames(seed)
+        while observer.done < count:
+            some = list(islice(source, min(FRAMES_A_CONNECTION, count - observer.done)))
+            send((host, int(port)), some)
+            assert broker.process.poll() is None, f"the broker has ended\n{broker.log()}"
+            observer.advance(len(some))
+        trio.run(produce_and_read, broker.bootstrap)
+        broker.stop()
+    finally:
+        if broker.process.poll() is None:
+            broker.kill()
+        text = broker.log_file.read_text(errors="replace")
+        observer.tracebacks += text.split("Traceback (most recent call last)")[1:]
+        for line in text.splitlines():
+            for level in ("WARNING", "ERROR", "CRITICAL"):
+                observer.lines[level] += level in line
+    return observer
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="tests.fuzz.frames", description=(__doc__ or "").split("\n\n")[0]
+    )
+    parser.add_argument("--frames", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        observer = fuzz(options.frames, options.seed, Path(directory) / "broker")
+    observer.print(f"frames, seed {options.seed}", "frames")
+    sys.exit(not observer.is_good)
+
+
+if __name__ == "__main__":
+    main()
