@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -60,6 +61,7 @@ from odradek.replication.controller import image as images
 from odradek.replication.controller.image import InvalidMetadata, MetadataDelta, MetadataImage
 from odradek.replication.raft.errors import InvalidQuorum
 from odradek.seams import Seams
+from odradek.storage.directories import meta_properties
 from odradek.storage.directories.opening import LogDirectories, open_directories
 from odradek.storage.log_manager.background_tasks import watch_free_space
 
@@ -151,6 +153,8 @@ class Node:
         from odradek.storage.errors import DirectoryError
 
         config = self.config
+        if configures_no_other_node(config) and config.log_dirs:
+            await self._check_addresses_before_formatting()
         opening = partial(
             open_directories,
             self.seams.files,
@@ -164,6 +168,22 @@ class Node:
             return await self.seams.offload.run(opening, lane="start")
         except DirectoryError as error:
             raise CannotStart(str(error)) from None
+
+    async def _check_addresses_before_formatting(self) -> None:
+        """Bind and close all listeners, if the metadata directory is new: a start that fails because an address is in
+        use leaves no formatted directory. Raises CannotStart."""
+        config, files = self.config, self.seams.files
+        is_formatted = partial(files.exists, config.metadata_log_dir / meta_properties.FILE_NAME)
+        with suppress(OSError):  # reported by `open_directories`
+            if await self.seams.offload.run(is_formatted, lane="start"):
+                return
+        for listeners, advertised, of_controller in (
+            (config.controller_listeners, config.advertised_controller_listeners, True),
+            (config.listeners, config.advertised_listeners, False),
+        ):
+            await close_listeners(
+                await self._bind(listeners, advertised, of_controller=of_controller)
+            )
 
     async def _run_with_directories(
         self, directories: LogDirectories, task_status: trio.TaskStatus[None]

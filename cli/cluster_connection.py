@@ -34,7 +34,6 @@ HINTS = {
     ErrorCode.message_too_large: "the topic's max.message.bytes limits the size of a batch",
     ErrorCode.kafka_storage_error: "a disk is full or has failed: see the broker's log",
     ErrorCode.unknown_server_error: "see the broker's log for the reason",
-    ErrorCode.invalid_replication_factor: "the replication factor is larger than the number of brokers",
     ErrorCode.security_disabled: "start the broker with --set authorizer.class.name="
     "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     ErrorCode.cluster_authorization_failed: "the principal is not authorized: `odradek acls list` lists the ACLs",
@@ -42,6 +41,16 @@ HINTS = {
     ErrorCode.group_authorization_failed: "the principal is not authorized: `odradek acls list` lists the ACLs",
 }
 """Advice that is printed after an error, by error code."""
+
+_CORDONED = (
+    "`odradek log-dirs list` shows the log directories that are cordoned (config cordoned.log.dirs)"
+)
+REPLICATION_FACTOR_HINTS = {
+    "All brokers are currently fenced": f"no broker can get a new replica: {_CORDONED}",
+    "cannot be reached": "the replication factor is larger than the number of brokers with a log directory that is "
+    f"not cordoned: {_CORDONED}",
+}
+"""Advice for INVALID_REPLICATION_FACTOR, by a part of the error message."""
 
 
 def add_cluster_subcommand(
@@ -155,11 +164,18 @@ def command_error(error: BaseException, args: argparse.Namespace) -> BaseExcepti
         return WrongUsage(f"a number is too large, or too small: {error}")
     if isinstance(error, KafkaError):
         text = error.message or str(error)
-        found = HINTS.get(error.code)
+        found = _hint(error.code, text)
         return CommandFailed(
             f"{text} [{error.code.name.upper()}]" + (f"\n{found}" if found else "")
         )
     return error
+
+
+def _hint(code: ErrorCode, text: str) -> str | None:
+    """Advice for an error. INVALID_REPLICATION_FACTOR has several causes, which only its text tells apart."""
+    if code is ErrorCode.invalid_replication_factor:
+        return next((hint for part, hint in REPLICATION_FACTOR_HINTS.items() if part in text), None)
+    return HINTS.get(code)
 
 
 def first_exception(group: BaseException) -> BaseException:

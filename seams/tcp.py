@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import os
 import select
 import socket
 import struct
@@ -448,13 +449,13 @@ class TcpNetwork:
         except OSError as error:
             causes = _causes(error)
             kind = ConnectionRefused if _is_refusal(causes) else ConnectionLost
-            raise kind(f"{Address(host, port)}: {causes[0]}") from error
+            raise kind(f"{Address(host, port)}: {_reason(causes[0])}") from error
         sock = socket.socket(fileno=stream.socket.detach())
         try:
             return TcpConnection(sock, _address(sock.getpeername()))
         except OSError as error:
             sock.close()
-            raise ConnectionLost(f"{Address(host, port)}: {error}") from error
+            raise ConnectionLost(f"{Address(host, port)}: {_reason(error)}") from error
 
     async def own_name(self) -> str:
         name = socket.gethostname()
@@ -564,6 +565,13 @@ def _causes(error: OSError) -> Sequence[BaseException]:
     while isinstance(cause.__cause__, Exception):
         cause = cause.__cause__
     return cause.exceptions if isinstance(cause, BaseExceptionGroup) else [cause]
+
+
+def _reason(error: BaseException) -> str:
+    """Text of an error without the address, which trio's text contains and the caller adds."""
+    if isinstance(error, socket.gaierror) or not isinstance(error, OSError) or not error.errno:
+        return str(getattr(error, "strerror", None) or error)
+    return os.strerror(error.errno)
 
 
 def _is_refusal(causes: Sequence[BaseException]) -> bool:

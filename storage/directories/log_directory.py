@@ -107,7 +107,7 @@ class LowDiskSpace:
 
 
 def _remedy(error: Exception) -> str:
-    """What to do after a directory went offline, for the end of the log line."""
+    """End of the log line of an offline directory: what the operator does next."""
     if isinstance(error, DiskFull):
         return "; other replicas can lead its partitions. Free disk space and restart the broker"
     if isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS:

@@ -21,6 +21,19 @@ def test_create_describe_delete(odradek: CommandLine) -> None:
     assert "made" not in odradek("topics", "list").stdout.decode()
 
 
+def test_replication_factor_that_cannot_be_reached_has_advice(odradek: CommandLine) -> None:
+    ran = odradek("topics", "create", "large", "-r", "9", code=1)
+    assert "the replication factor is larger than the number of brokers" in ran.stderr
+    odradek("configs", "alter", "broker", "1", "--set", "cordoned.log.dirs=*")
+    try:
+        for options in ([], ["-r", "1"], ["-r", "9"]):
+            ran = odradek("topics", "create", "cordoned", *options, code=1)
+            assert "the replication factor is larger" not in ran.stderr
+            assert "no broker can get a new replica: `odradek log-dirs list` shows" in ran.stderr
+    finally:
+        odradek("configs", "alter", "broker", "1", "--unset", "cordoned.log.dirs")
+
+
 def test_json_matches_table(odradek: CommandLine, topic: str) -> None:
     (described,) = odradek("topics", "describe", topic, "--json").json
     assert len(described.pop("id")) == 22

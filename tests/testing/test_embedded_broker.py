@@ -107,6 +107,16 @@ def test_error_of_an_address_in_use_has_the_address() -> None:
             taken.__enter__()
 
 
+def test_start_that_fails_because_of_an_address_leaves_no_log_directory(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with Broker() as first:
+        with pytest.raises(CannotStart, match="can't listen on"):
+            Broker(listen=first.bootstrap, data=data).__enter__()
+        assert not data.exists() or list(data.iterdir()) == []
+    with Broker(data=data):
+        assert (data / "meta.properties").exists()
+
+
 async def test_broker_under_with_serves_a_test_under_trio() -> None:
     """A test under trio may use the session's broker, whose fixture entered it with plain `with`."""
     with Broker() as broker:
