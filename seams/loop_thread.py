@@ -98,7 +98,9 @@ class LoopThread(Generic[T]):
 
     def is_over(self, wait_s: float = 0) -> bool:
         """Whether the loop has ended, after waiting up to `wait_s` seconds for it."""
-        self._thread.join(wait_s)
+        if wait_s:
+            with suppress(TimeoutError):
+                self._ended.exception(wait_s)
         return self._ended.done()
 
     @property

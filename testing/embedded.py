@@ -136,10 +136,11 @@ class Broker:
         return running
 
     def _call(self, function: Callable[..., Awaitable[T]], *args: object) -> T:
-        """Run a function in the loop of a broker that was started by plain `with`; only tests use it."""
+        """Run an async function in the broker's thread, for tests of its internals."""
         running = self._running
-        assert isinstance(running, _InThread), "it has no loop in a thread of this process"
-        return running.call(function, *args)
+        if isinstance(running, _InThread):
+            return running.call(function, *args)
+        raise RuntimeError("the broker does not run in a thread of this process")
 
     # async with
 
@@ -320,6 +321,7 @@ class _InThread:
         self._thread.close()
 
     def call(self, function: Callable[..., Awaitable[T]], *args: object) -> T:
+        """Run an async function in the loop. Raises BrokerDied."""
         from trio import RunFinishedError
 
         try:

@@ -91,7 +91,7 @@ async def test_acls_apply_during_log_recovery(tmp_path: Path) -> None:
     async with broker:
         metadata, entropy = broker.node.metadata, broker.node.seams.entropy
         await metadata.perform(lambda image: create_acls(image, [NO_ALTERING], entropy=entropy))
-    node = SlowNode(real_seams(), broker._config())
+    node = SlowNode(real_seams(), broker._new_node()._config())
     with trio.fail_after(START_SECONDS):
         async with trio.open_nursery() as nursery:
 
