@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from struct import Struct
 from typing import NamedTuple
 
 from odradek.protocol.records.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC, Batch
-from odradek.seams.files import File, WouldBlock
+from odradek.seams.files import File
 from odradek.storage.errors import CorruptRecords
-from odradek.storage.log.offset_index import OffsetIndex
-
-_logger = logging.getLogger("odradek.log")
+from odradek.storage.log.index_file import CorruptIndex
 
 # Base offset, length, magic and last offset delta: needed to find the next batch.
 _HOP = Struct(">qi4xb6xi")
@@ -36,10 +33,10 @@ def locate(
     """First batch in [start, end) that ends at or past `offset`; `start` is the start of a batch.
 
     `ends_at` is the last offset of the batch at `start` according to an index. Raises WouldBlock (with
-    `nowait`) and CorruptRecords, also if `ends_at` is wrong.
+    `nowait`), CorruptRecords, and CorruptIndex if no batch at `start` ends at `ends_at`.
     """
-    if ends_at is not None and start >= end:
-        raise CorruptRecords(f"position {start} is past the end of {file.path}")
+    if ends_at is not None and not 0 <= start <= end - HEADER_SIZE:
+        raise CorruptIndex(f"it has position {start}, but {file.path} has {end} bytes")
     position, wanted = start, _HEADER_CHUNK_BYTES
     while position < end:
         chunk = file.read_at(position, min(wanted, end - position), nowait=nowait)
@@ -50,7 +47,7 @@ def locate(
             size = length + LOG_OVERHEAD
             if ends_at is not None:
                 if base_offset + delta != ends_at:
-                    raise CorruptRecords(
+                    raise CorruptIndex(
                         f"no record batch at position {start} of {file.path} ends at offset {ends_at}"
                     )
                 ends_at = None
@@ -65,22 +62,6 @@ def locate(
             raise CorruptRecords(f"no record batch at position {position} of {file.path}")
         position += at
     return None
-
-
-def locate_by_index(
-    file: File, index: OffsetIndex, offset: int, end: int, *, nowait: bool
-) -> BatchPosition | None:
-    """`locate` from the position of an index entry; with `nowait`, raises WouldBlock if the index is
-    corrupt."""
-    entry_offset, start = index.lookup(offset, mapped=nowait)
-    if start:
-        try:
-            return locate(file, offset, start, end, nowait=nowait, ends_at=entry_offset)
-        except CorruptRecords as error:
-            if nowait:
-                raise WouldBlock from error
-            _logger.warning("ignoring corrupt offset index %s: %s", index.path, error)
-    return locate(file, offset, 0, end, nowait=nowait)
 
 
 def headers(file: File, start: int, end: int) -> Iterator[Batch]:

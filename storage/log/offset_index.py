@@ -91,15 +91,15 @@ class OffsetIndex(IndexFile):
                 high = middle
         return low
 
-    def upper_bound(self, position: int, *, mapped: bool = True) -> int | None:
-        """Offset of the first entry at or past `position`: all batches before it end below that offset.
+    def upper_bound(self, position: int, *, mapped: bool = True) -> tuple[int, int] | None:
+        """First entry (offset, position) at or past `position`: all batches before it end below that offset.
 
         None if the index ends before.
         """
         if position > self.last[1] or not self.count:
             return None
 
-        def find(view: Buffer) -> int:
+        def find(view: Buffer) -> tuple[int, int]:
             low, high = -1, len(view) // 8 - 1
             while high - low > 1:
                 middle = (low + high) // 2
@@ -107,8 +107,8 @@ class OffsetIndex(IndexFile):
                     low = middle
                 else:
                     high = middle
-            relative: int = _INT.unpack_from(view, high * 8)[0]
-            return self.base_offset + relative
+            relative, found = ENTRY.unpack_from(view, high * 8)
+            return self.base_offset + relative, found
 
         return self.search(find, mapped=mapped)
 
@@ -133,6 +133,11 @@ class OffsetIndex(IndexFile):
         fresh.take_place(entries[: (self._slot(entries, offset - 1) + 1) * ENTRY.size])
         fresh._read_last()
         return fresh
+
+    def replace(self, entries: bytes | bytearray) -> None:
+        """Write these entries to a new file, which replaces the one at `path`."""
+        self.take_place(entries)
+        self._read_last()
 
     def rebuild(self, keep: int, entries: bytes | bytearray) -> None:
         """Keep the first `keep` entries and write these after them (recovery)."""

@@ -92,6 +92,6 @@ def read_upper_bound(
         return read.offset
     here, *after = segments.from_offset(read.base_offset)
     found = here.offset_index.upper_bound(part.position + part.size, mapped=nowait)
-    if found is not None:
-        return found
+    if found is not None and here.check_entry(*found, nowait=nowait):
+        return found[0]
     return after[0].base_offset if after else end_offset

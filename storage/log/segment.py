@@ -10,6 +10,8 @@
   and the last index entry.
 - The last located batch is remembered: a sequential read needs the next one, and then only its header
   is read.
+- No checksum protects the indexes. An entry is compared with the batch to which it leads when it is used,
+  so a wrong one skips no records. The indexes of a segment that is not appended to are then rebuilt.
 """
 
 from __future__ import annotations
@@ -19,9 +21,11 @@ import threading
 from bisect import bisect_left
 from collections.abc import Sequence
 
+from odradek.protocol.errors import KafkaError
 from odradek.protocol.records.batch import NO_TIMESTAMP, Batch
 from odradek.seams.files import Buffer, File, Files, OutOfDescriptors, Path, WouldBlock
-from odradek.storage.log.batch_scan import BatchPosition, headers, locate, locate_by_index
+from odradek.storage.errors import CorruptRecords
+from odradek.storage.log.batch_scan import BatchPosition, headers, locate
 from odradek.storage.log.file_names import (
     INDEX_FILES,
     LOG,
@@ -39,6 +43,10 @@ from odradek.storage.log.time_index import TimeIndex
 from odradek.storage.log.transaction_index import TransactionIndex
 
 _TAIL_MAX = 128
+_CHECKED_BYTES = 64 << 10
+"""Bytes after the batch of the last time index entry in which larger timestamps are searched."""
+_ENTRIES_TRIED = 8
+"""Index entries that a lookup tries, from the last one back, if they are wrong."""
 
 _logger = logging.getLogger("odradek.log")
 
@@ -48,7 +56,7 @@ class Segment(SegmentHandles):
 
     # fmt: off
     __slots__ = (
-        "_files", "_found", "_is_closed", "_max_timestamp", "_offset_of_max_timestamp", "_opening", "_ready",
+        "_files", "_found", "_is_closed", "_is_refused", "_max_timestamp", "_offset_of_max_timestamp", "_opening", "_ready",
         "_size", "_tail", "base_offset", "created_ms", "directory", "first_timestamp", "has_transaction_index",
         "index_interval_bytes", "roll_jitter_ms", "suffix",
     )
@@ -92,6 +100,8 @@ class Segment(SegmentHandles):
         self._found: BatchPosition | None = None
         """Result of the last lookup before the tail."""
         self._ready = False
+        self._is_refused = False
+        """Whether a wrong entry of an index that cannot be rebuilt yet was logged."""
 
     @classmethod
     def create(
@@ -246,8 +256,46 @@ class Segment(SegmentHandles):
     def max_timestamp(self) -> int:
         """Largest timestamp of the segment; -1 if there is none."""
         if self._max_timestamp is None:
+            self._check_last_time_entry()
             self._max_timestamp, self._offset_of_max_timestamp = self.time_index.last
         return self._max_timestamp
+
+    def _check_last_time_entry(self) -> None:
+        """Rebuild the indexes if the last entry of the time index is wrong or lost: retention and lookups
+        by timestamp would use a wrong largest timestamp.
+
+        The batch of the entry must have its timestamp. No later batch in the last `_CHECKED_BYTES`, or
+        after the last entry of the offset index, may have a larger one.
+        """
+        if not self.time_index.count:
+            return
+        timestamp, offset = self.time_index.last
+        try:
+            found = self.batch_with_timestamp(timestamp, offset)
+            if found is not None:
+                largest, start = timestamp, found.end
+                if self.size - start > _CHECKED_BYTES:
+                    start = max(start, self.offset_index.last[1])
+                for batch in headers(self.file, start, self.size):
+                    largest = max(largest, batch.max_timestamp)
+                if largest == timestamp:
+                    return
+        except KafkaError:  # reads report corrupt records
+            return
+        self.refuse_indexes(
+            CorruptIndex(
+                f"the last entry of its time index has timestamp {timestamp} and offset {offset}, but a batch "
+                f"has a larger timestamp, or this one has another"
+            )
+        )
+
+    def batch_with_timestamp(self, timestamp: int, offset: int) -> BatchPosition | None:
+        """Batch that has `offset`, if `timestamp` is its largest one."""
+        found = self.locate(offset)
+        if found is None or found.base_offset > offset:
+            return None
+        header = next(headers(self.file, found.position, found.end))
+        return found if header.max_timestamp == timestamp else None
 
     @property
     def offset_of_max_timestamp(self) -> int:
@@ -336,9 +384,15 @@ class Segment(SegmentHandles):
         if self._ready:
             return
         _ = self.max_timestamp
-        if self.time_index.count:
-            self.time_index.reopen(self.offset_index.last[0] if self.offset_index.count else -1)
-        self._ready = True
+        if self.offset_index.count:
+            self.check_entry(*self.offset_index.last)
+        with self._opening:  # not while a reader replaces the indexes
+            offset_index, time_index = self._offset_index, self._time_index
+            assert offset_index is not None
+            assert time_index is not None
+            if time_index.count:
+                time_index.reopen(offset_index.last[0] if offset_index.count else -1)
+            self._ready = True
 
     # Reading
 
@@ -358,17 +412,58 @@ class Segment(SegmentHandles):
                 return found
             found = locate(self.file, offset, found.end, self.size, nowait=nowait)
         else:
-            size = self.size
-            index = self._offset_index or self._load_indexes(nowait=nowait)[0]
-            found = locate_by_index(self.file, index, offset, size, nowait=nowait)
+            found = self._locate_by_index(offset, nowait=nowait)
         if found is not None:
             self._found = found
         return found
 
+    def _locate_by_index(self, offset: int, *, nowait: bool) -> BatchPosition | None:
+        """`locate` from the position of an index entry. With `nowait`, raises WouldBlock if the entry is
+        wrong; otherwise tries earlier entries, and then the start of the segment."""
+        size = self.size
+        index = self._offset_index or self._load_indexes(nowait=nowait)[0]
+        entry_offset, start = index.lookup(offset, mapped=nowait)
+        for _ in range(_ENTRIES_TRIED):
+            if not start:
+                break
+            try:
+                return locate(self.file, offset, start, size, nowait=nowait, ends_at=entry_offset)
+            except CorruptIndex as error:
+                if nowait:
+                    raise WouldBlock from error
+                self.refuse_indexes(error)
+            entry_offset, start = self.offset_index.lookup(entry_offset - 1, mapped=False)
+        return locate(self.file, offset, 0, size, nowait=nowait)
+
+    def check_entry(self, offset: int, position: int, *, nowait: bool = False) -> bool:
+        """Whether a batch at `position` ends at `offset`: then this entry of the offset index is right.
+
+        If not, the indexes are refused, or with `nowait` WouldBlock is raised.
+        """
+        try:
+            found = locate(self.file, offset, position, self.size, nowait=nowait, ends_at=offset)
+        except CorruptIndex as error:
+            if nowait:
+                raise WouldBlock from error
+            self.refuse_indexes(error)
+            return False
+        except CorruptRecords:  # the batch is corrupt, not the entry
+            return True
+        return found is not None
+
     def next_offset(self, *, indexed: bool = True) -> int:
         """Offset after the last batch; the base offset of an empty segment."""
+        start = self.offset_index.last[1] if indexed else 0
+        try:
+            return self._end_from(start)
+        except KafkaError:
+            if not start or self.check_entry(*self.offset_index.last):
+                raise
+        return self._end_from(0)
+
+    def _end_from(self, position: int) -> int:
         last = self.base_offset
-        for batch in headers(self.file, self.offset_index.last[1] if indexed else 0, self.size):
+        for batch in headers(self.file, position, self.size):
             last = batch.last_offset + 1
         return last
 
@@ -381,6 +476,36 @@ class Segment(SegmentHandles):
         return NO_TIMESTAMP if self.first_timestamp is None else self.first_timestamp
 
     # Rebuilding
+
+    def refuse_indexes(self, error: CorruptIndex) -> None:
+        """Rebuild the indexes, of which an entry turned out to be wrong, unless the segment is appended to.
+
+        Then the wrong entry remains until the segment is rolled; lookups use another one.
+        """
+        if self._ready:
+            if not self._is_refused:
+                _logger.warning(
+                    "an index of segment %s is wrong, ignoring its entry: %s", self, error
+                )
+            self._is_refused = True
+            return
+        size, refused = self.size, (self._offset_index, self._time_index)
+        made = build(self.file, size, self.base_offset, self.index_interval_bytes)
+        with self._opening:
+            self._check_open()
+            if (
+                self._ready
+                or size != self._size
+                or refused != (self._offset_index, self._time_index)
+            ):
+                return  # appended to, or rebuilt, meanwhile
+            _logger.warning("rebuilding index files of segment %s: %s", self, error)
+            offset_index, time_index = self._new_indexes()
+            offset_index.replace(made.offsets)
+            time_index.replace(made.times)
+            # Readers in other threads may still use the refused ones.
+            self._keep_open(refused)
+            self._offset_index, self._time_index = offset_index, time_index
 
     def restore_indexes(self, builder: IndexBuilder, *, sealed: bool) -> None:
         """Write the index entries of recovery's `builder`; `sealed` adds the entry of the largest
@@ -453,8 +578,12 @@ class Segment(SegmentHandles):
 
     def _find_max_timestamp(self) -> None:
         """Largest timestamp, from the time index and the batches after its last entry."""
+        index = self.offset_index
+        start = index.last[1] if index.count and self.check_entry(*index.last) else 0
         timestamp, offset = self.time_index.last
-        for batch in headers(self.file, self.offset_index.last[1], self._size):
+        if timestamp >= 0 and self.batch_with_timestamp(timestamp, offset) is None:
+            start, timestamp, offset = 0, NO_TIMESTAMP, self.base_offset
+        for batch in headers(self.file, start, self._size):
             if batch.max_timestamp > timestamp:
                 timestamp, offset = batch.max_timestamp, batch.last_offset
         self._max_timestamp, self._offset_of_max_timestamp = timestamp, offset

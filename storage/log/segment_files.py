@@ -20,13 +20,15 @@ Handle = File | OffsetIndex | TimeIndex | TransactionIndex
 class SegmentHandles:
     """Handles of a segment, as attributes of its own because appends access them."""
 
-    __slots__ = ("_file", "_offset_index", "_time_index", "_transaction_index")
+    __slots__ = ("_file", "_offset_index", "_refused", "_time_index", "_transaction_index")
 
     def __init__(self) -> None:
         self._file: File | None = None
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
         self._transaction_index: TransactionIndex | None = None
+        self._refused: list[OffsetIndex | TimeIndex] = []
+        """Replaced indexes, which readers in other threads may still use."""
 
     def path(self, kind: str) -> Path:
         """Path of the file of this kind, one of SEGMENT_FILES."""
@@ -54,6 +56,10 @@ class SegmentHandles:
             if index is not None:
                 index.sync()
 
+    def _keep_open(self, refused: Sequence[OffsetIndex | TimeIndex | None]) -> None:
+        """Close these indexes together with the others."""
+        self._refused += [index for index in refused if index is not None]
+
     def _let_go(self) -> None:
         """Close all open files; nothing is written. A pinned slice keeps its own handle.
 
@@ -61,6 +67,9 @@ class SegmentHandles:
         """
         for _, handle in self._handles():
             handle.close()
+        for index in self._refused:
+            index.close()
+        self._refused.clear()
         self._file = self._offset_index = self._time_index = None
 
 

@@ -70,13 +70,15 @@ class TimeIndex(IndexFile):
             self.add(b"".join(later))
             self.last = last
 
-    def lookup(self, timestamp: int, *, mapped: bool = True) -> int:
-        """Offset from which to search for the first record at or after `timestamp`."""
-        last_timestamp, last_offset = self.last
-        if timestamp >= last_timestamp:
-            return last_offset
+    def entry_before(self, timestamp: int) -> tuple[int, int]:
+        """Entry (timestamp, offset) at whose offset a search for the first record at or after `timestamp`
+        starts; (-1, base) for the segment's start.
 
-        def find(view: Buffer) -> int:
+        It is the entry before the last that is not later. So the search finds the first record also if
+        one of the two is wrong. Raises CorruptIndex if they are not in order.
+        """
+
+        def find(view: Buffer) -> tuple[int, int]:
             low, high = -1, len(view) // 12
             while high - low > 1:
                 middle = (low + high) // 2
@@ -84,9 +86,18 @@ class TimeIndex(IndexFile):
                     low = middle
                 else:
                     high = middle
-            return self.base_offset + (0 if low < 0 else _INT.unpack_from(view, low * 12 + 8)[0])
+            if low < 1:
+                return NO_TIMESTAMP, self.base_offset
+            (before, relative), (found, last) = ENTRY.iter_unpack(
+                view[low * 12 - 12 : low * 12 + 12]
+            )
+            if not (0 <= before < found and 0 <= relative < last):
+                raise CorruptIndex(
+                    f"its entries (ms, relative offset) do not increase from {before, relative} to {found, last}"
+                )
+            return before, self.base_offset + relative
 
-        return self.search(find, mapped=mapped)
+        return self.search(find, mapped=False)
 
     def _count_below(self, offset: int) -> int:
         """Number of entries below `offset`."""
@@ -110,6 +121,11 @@ class TimeIndex(IndexFile):
     def reopen(self, offset: int) -> None:
         """Remove the entry that closing wrote, past `offset`, before the first append."""
         self.count = self._count_below(offset + 1)
+        self._read_last()
+
+    def replace(self, entries: bytes | bytearray) -> None:
+        """Write these entries to a new file, which replaces the one at `path`."""
+        self.take_place(entries)
         self._read_last()
 
     def rebuild(self, keep: int, entries: bytes | bytearray) -> None:

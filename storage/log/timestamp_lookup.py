@@ -11,6 +11,7 @@ from odradek.protocol.records.batch import NO_TIMESTAMP, Batch
 from odradek.protocol.records.records import Record, decode_lazily
 from odradek.seams.values import value_class
 from odradek.storage.log.batch_scan import headers, read_batch
+from odradek.storage.log.index_file import CorruptIndex
 from odradek.storage.log.segment import Segment
 
 _logger = logging.getLogger("odradek.log")
@@ -38,8 +39,7 @@ def find_timestamp(
 
 
 def _find_in(segment: Segment, timestamp: int, start_offset: int) -> TimestampAndOffset | None:
-    hint = max(segment.time_index.lookup(timestamp, mapped=False), start_offset)
-    _, position = segment.offset_index.lookup(hint, mapped=False)
+    position = _start_position(segment, timestamp, start_offset)
     for header in headers(segment.file, position, segment.size):
         if header.max_timestamp < timestamp or header.last_offset < start_offset:
             continue
@@ -48,6 +48,28 @@ def _find_in(segment: Segment, timestamp: int, start_offset: int) -> TimestampAn
         if found is not None:
             return found
     return None
+
+
+def _start_position(segment: Segment, timestamp: int, start_offset: int) -> int:
+    """Position of a batch from which a search finds the first record at or after `timestamp`; the start of the
+    segment if the time index is wrong."""
+    try:
+        entry_timestamp, offset = segment.time_index.entry_before(timestamp)
+    except CorruptIndex as error:
+        segment.refuse_indexes(error)
+        return 0
+    if entry_timestamp == NO_TIMESTAMP or offset < start_offset:
+        found = segment.locate(max(offset, start_offset))
+        return segment.size if found is None else found.position
+    found = segment.batch_with_timestamp(entry_timestamp, offset)
+    if found is not None:
+        return found.position
+    segment.refuse_indexes(
+        CorruptIndex(
+            f"the batch with offset {offset} does not have the timestamp {entry_timestamp} of its time index"
+        )
+    )
+    return 0
 
 
 def first_at_or_after(
@@ -70,7 +92,8 @@ def find_max_timestamp(segments: Sequence[Segment]) -> TimestampAndOffset | None
     timestamp = latest.max_timestamp
     if timestamp == NO_TIMESTAMP:
         return None
-    _, position = latest.offset_index.lookup(latest.offset_of_max_timestamp, mapped=False)
+    found = latest.locate(latest.offset_of_max_timestamp)
+    position = latest.size if found is None else found.position
     for header in headers(latest.file, position, latest.size):
         if header.max_timestamp == timestamp:
             batch = read_batch(latest.file, header.position, header.size)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 
+from odradek.protocol.errors import KafkaError
 from odradek.seams.files import File, Files, FileSlice, Path
 from odradek.storage.errors import SourceFailed
 from odradek.storage.log.batch_scan import headers
@@ -120,6 +121,9 @@ class SegmentCopy(SegmentHandles):
                 last = log_end.end_offset if source is log_end.segment else next_base
                 return limit, log_end.end_offset if last is None else last
             return end, next(headers(source.file, end, limit)).base_offset
+        except KafkaError:  # the index is wrong, or the records are: copy them all, unchanged
+            last = log_end.end_offset if source is log_end.segment else next_base
+            return limit, log_end.end_offset if last is None else last
         except OSError as error:
             raise SourceFailed(source.path(LOG), error) from error
 

@@ -240,7 +240,7 @@ def closed_at(line: int, segment: Segment, use: Callable[[Segment], object]) -> 
     [
         Segment.sync,
         lambda segment: segment.locate(1),
-        lambda segment: segment.time_index.lookup(1, mapped=False),
+        lambda segment: segment.time_index.entry_before(1),
         lambda segment: segment.transaction_index.entries,
     ],
     ids=["sync", "locate", "lookup", "aborted"],

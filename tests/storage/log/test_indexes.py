@@ -98,7 +98,7 @@ def test_offset_lookup_returns_last_entry_at_or_below(
 def test_upper_bound_returns_first_entry_at_or_past_position(
     entries: list[tuple[int, int]], position: int
 ) -> None:
-    want = min((offset for offset, at in entries if at >= position), default=None)
+    want = min((entry for entry in entries if entry[1] >= position), default=None)
     assert offset_index(0, entries).upper_bound(position) == want
 
 
@@ -146,14 +146,12 @@ def test_time_index_entry_is_timestamp_and_relative_offset_and_increases() -> No
     assert index.last == (99, 1010)
 
 
-@pytest.mark.parametrize("mapped", [True, False])
 @given(entries=rising, target=st.integers(-5, 2100))
-def test_time_lookup_returns_last_entry_at_or_before(
-    entries: list[tuple[int, int]], target: int, mapped: bool
+def test_time_lookup_returns_entry_before_last_one_at_or_before(
+    entries: list[tuple[int, int]], target: int
 ) -> None:
-    index = time_index(0, entries)
-    want = max((offset for timestamp, offset in entries if timestamp <= target), default=0)
-    assert index.lookup(target, mapped=mapped) == want
+    found = [entry for entry in entries if entry[0] <= target]
+    assert time_index(0, entries).entry_before(target) == (found[-2] if len(found) > 1 else (-1, 0))
 
 
 @given(entries=rising, cut=st.integers(0, 210_000))
