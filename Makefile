@@ -12,7 +12,7 @@ FILE_BY_FILE := --dist loadfile --no-loadscope-reorder
 # Tests start hundreds of brokers, which share compiled modules.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help serve test test-fast test-slow conformance lint format clean
+.PHONY: help serve test test-fast test-slow conformance compare-requests lint format clean
 
 help:
 	@echo "make serve      run a broker on 127.0.0.1:9092, data in ./odradek-data"
@@ -22,6 +22,8 @@ help:
 	@echo "                PART=1/3 runs the first of three parts of them, as CI does"
 	@echo "                WORKERS=N sets the number of processes (2) of these three"
 	@echo "make conformance  test suites of other clients against Odradek and Apache Kafka; writes docs/conformance.md"
+	@echo "make compare-requests  10,000 generated requests to Odradek and Apache Kafka;"
+	@echo "                writes docs/request-comparison.md, fails at an undocumented difference"
 	@echo "make lint       ruff, mypy, import contracts, words and docstrings"
 	@echo "make clean      remove what the targets created, except data of brokers"
 
@@ -50,6 +52,9 @@ test-slow: .venv/.made
 
 conformance: .venv/.made
 	$(BIN)/python -m tests.conformance $(CONFORMANCE)
+
+compare-requests: .venv/.made
+	$(BIN)/python -m tests.conformance.request_comparison --page docs/request-comparison.md $(COMPARISON)
 
 lint: .venv/.made
 	$(BIN)/ruff check .

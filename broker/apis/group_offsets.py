@@ -282,6 +282,7 @@ async def offset_delete(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
                 ],
             }
             for topic in request.topics
+            if topic.partitions or topic.name in denied or topic.name not in image.topics_by_name
         ],
     }
 

@@ -32,7 +32,7 @@ async def alter_partition_reassignments(request: Any, ctx: RequestContext) -> Ma
         responses = iter(await _alter(request, wanted, changes_factor, ctx))
     except KafkaError as error:
         return {
-            "allow_replication_factor_change": changes_factor,
+            "allow_replication_factor_change": True,  # as in every error response of Kafka
             "error_code": error.code,
             "error_message": error.message,
             "responses": [
@@ -46,7 +46,7 @@ async def alter_partition_reassignments(request: Any, ctx: RequestContext) -> Ma
             ],
         }
     return {
-        "allow_replication_factor_change": changes_factor,
+        "allow_replication_factor_change": changes_factor or not request.topics,
         "error_code": ErrorCode.none,
         "error_message": None if request.topics else "",
         "responses": [

@@ -63,7 +63,7 @@ async def create_topics(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     mutations = mutations_of(ctx, is_free=all(map(is_internal_topic, _names(request))))
     try:
         created = await in_time(
-            request.timeout,
+            _controller_timeout(request, CLUSTER_METADATA, *denied),
             lambda: create_as_controller(
                 ctx.services, wanted, validate_only=request.validate_only, charge=mutations.charge
             ),
@@ -101,6 +101,16 @@ def _new_topic(topic: Any) -> NewTopic:
         [(each.partition_index, each.broker_ids) for each in topic.assignments],
         {each.name: each.value for each in topic.configs},
     )
+
+
+def _controller_timeout(request: Any, *refused: str) -> timedelta:
+    """Timeout of the request; without a limit if all its topics are refused before the controller's operation:
+    they are repeated, or among `refused`."""
+    times = Counter(topic.name for topic in request.topics)
+    if any(count == 1 and name not in refused for name, count in times.items()):
+        timeout: timedelta = request.timeout
+        return timeout
+    return timedelta.max
 
 
 def _names(request: Any) -> Iterable[str]:
@@ -281,7 +291,9 @@ def _undeletable(
 async def create_partitions(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     mutations = mutations_of(ctx)
     try:
-        results = await in_time(request.timeout, lambda: _add(request, ctx, mutations.charge))
+        results = await in_time(
+            _controller_timeout(request), lambda: _add(request, ctx, mutations.charge)
+        )
     except KafkaError as error:
         results = [
             PartitionsResult(name, error.code, error.message or None) for name in _names(request)

@@ -320,10 +320,8 @@ async def _read_partition(
             )
             wanted.resolved_topic = partition.topic
         params.check_role(partition, wanted.current_leader_epoch)
-        if (wanted.max_bytes < 0 or params.max_bytes < 0) and (
-            partition.log.log_start_offset <= wanted.offset <= partition.log.end_offset
-        ):
-            raise KafkaError(ErrorCode.unknown_server_error, "Invalid max length")  # as in Kafka
+        if wanted.max_bytes < 0 or params.max_bytes < 0:
+            _refuse_negative_size(partition, wanted, params)
         if params.is_follower:
             return await _read_for_follower(partition, wanted, ctx, params, size_bytes, again=again)
         if params.rack and partition.leader_role is not None:
@@ -349,6 +347,31 @@ async def _read_partition(
             aborted_transactions=() if partition is None else None,  # as in Kafka
         )
     return LogReadResult(wanted, response, partition, params)
+
+
+def _refuse_negative_size(
+    partition: Partition, wanted: CachedPartition, params: FetchParams
+) -> None:
+    """Raise UNKNOWN_SERVER_ERROR, as Kafka, if there are records to read."""
+    log = partition.log
+    if params.is_follower:
+        limit = log.end_offset
+    elif params.isolation_level == READ_COMMITTED:
+        limit = log.last_stable_offset
+    else:
+        limit = log.high_watermark
+    if not log.log_start_offset <= wanted.offset < limit:
+        return
+    if wanted.last_fetched_epoch >= 0:
+        diverging = find_divergence(
+            log.epochs,
+            start_offset=log.log_start_offset,
+            fetch_offset=wanted.offset,
+            last_fetched_epoch=wanted.last_fetched_epoch,
+        )
+        if diverging is not None:
+            return
+    raise KafkaError(ErrorCode.unknown_server_error, "Invalid max length")
 
 
 def _error_in_session(code: ErrorCode, wanted: CachedPartition, ctx: RequestContext) -> ErrorCode:

@@ -46,8 +46,6 @@ a PLAINTEXT listener of Kafka, because delegation tokens require an authenticate
 - A client quota entity of type ip is an address. Kafka also accepts host names.
 - ListOffsets with timestamp -3 (maximum timestamp) returns -1 after DeleteRecords has deleted all records. Kafka
   returns a deleted offset.
-- ListOffsets with timestamp -4 (earliest local offset) is supported from version 7, as in KIP-405. Kafka supports it
-  from version 8.
 - If a request contains a string that is not UTF-8, the connection is closed. A client id may be invalid UTF-8. Kafka
   decodes the string with replacement characters.
 - The time of a consumer group's last assignment, or of its last resolution of regular expressions, may be in the
@@ -55,8 +53,6 @@ a PLAINTEXT listener of Kafka, because delegation tokens require an authenticate
   resolution at once. Kafka waits.
 - If all members of a consumer group use the classic protocol, the partitions of a member that left are assigned to
   the others. Kafka 4.3 leaves them unassigned.
-- CreateAcls with ANY where a specific value is required returns INVALID_REQUEST for that ACL. Kafka returns
-  UNKNOWN_SERVER_ERROR for the whole request.
 - Produced batches are validated record by record, as in Kafka: invalid records, records without a key in compacted
   topics, and timestamps out of range are refused with Kafka's errors. A wrong largest timestamp is corrected. Three
   differences remain:
@@ -85,6 +81,35 @@ a PLAINTEXT listener of Kafka, because delegation tokens require an authenticate
   broker is fenced until it is restarted.
 - Configs without effect are accepted, stored and described; [configuration.md](configuration.md) marks them.
 - An unexpected error in a handler closes the connection. Kafka returns UNKNOWN_SERVER_ERROR.
+
+## Unusual requests
+
+[request-comparison.md](request-comparison.md) has the result of sending generated requests to both brokers. All
+responses are the same except for the differences above and the following ones:
+
+- AddPartitionsToTxn 4 and 5 without transactions gets an empty response. Kafka does not respond.
+- AddPartitionsToTxn 4 and 5 with a repeated transactional id adds the partitions of each entry. Kafka adds the
+  partitions of the last entry for all entries.
+- CreateAcls with ANY or an unknown value where a specific value is required returns INVALID_REQUEST for that ACL.
+  Kafka returns UNKNOWN_SERVER_ERROR for the whole request.
+- Fetch 13 and later with several partitions of the zero topic id returns UNKNOWN_TOPIC_ID for each. Kafka returns
+  UNKNOWN_SERVER_ERROR for the request.
+- IncrementalAlterConfigs with an unknown operation for a group or client metrics returns INVALID_REQUEST for that
+  resource. Kafka returns UNKNOWN_SERVER_ERROR for all resources.
+- JoinGroup with a protocol name that is repeated uses the first entry. Kafka returns UNKNOWN_SERVER_ERROR if the
+  member was in the group.
+- ListOffsets with timestamp -4 (earliest local offset) is supported from version 7, as in KIP-405. Kafka supports it
+  from version 8.
+- Metadata 12 and 13 with a topic without name and id returns INVALID_REQUEST. Kafka returns UNKNOWN_SERVER_ERROR.
+- OffsetCommit, TxnOffsetCommit and OffsetDelete with a repeated topic return one entry for the topic. Kafka returns
+  one or several, depending on the errors.
+- OffsetFetch of a consumer group with a member epoch and without a member id returns UNKNOWN_MEMBER_ID. Kafka returns
+  UNKNOWN_SERVER_ERROR.
+- Produce with null records returns INVALID_RECORD for the partition. Kafka does not respond, or returns
+  UNKNOWN_SERVER_ERROR.
+- WriteTxnMarkers: Kafka may not respond if a marker without a partition that exists follows another marker.
+- WriteTxnMarkers with a negative producer id or epoch returns UNKNOWN_SERVER_ERROR for partitions that exist. Kafka
+  returns it for all partitions of the request.
 """
 
 

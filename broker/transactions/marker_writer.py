@@ -22,6 +22,9 @@ from odradek.storage.log.append import AppendOrigin
 CompleteTransaction = Callable[[int, TransactionMarker], Awaitable[None]]
 """Writes a marker to a partition of `__consumer_offsets` and applies it. Raises KafkaError."""
 
+UNKNOWN_TRANSACTION_VERSION = -1
+"""Kafka's TV_UNKNOWN, with which only followers append markers."""
+
 LEADER_ERROR_BY_COORDINATOR_ERROR = {
     ErrorCode.coordinator_not_available: ErrorCode.not_leader_or_follower,
     ErrorCode.coordinator_load_in_progress: ErrorCode.not_leader_or_follower,
@@ -65,6 +68,10 @@ class LocalMarkerWriter:
             if marker.producer_id < 0 or marker.producer_epoch < 0:
                 raise KafkaError(
                     ErrorCode.unknown_server_error, "the producer id or epoch is negative"
+                )
+            if marker.transaction_version == UNKNOWN_TRANSACTION_VERSION:
+                raise KafkaError(
+                    ErrorCode.unknown_server_error, "the transaction version is unknown (-1)"
                 )
             if target.topic == OFFSETS_TOPIC:
                 await self._complete_transaction(target.partition, marker)

@@ -22,8 +22,7 @@ Their rows contain the number of runs and the error of the first failed run. The
 the entry can't be run against one broker with these settings, or the suite marks it as not applicable; the row
 contains the reason.
 
-`python -m tests.conformance.request_comparison` sends the same generated requests to Odradek and to Apache Kafka and
-prints the differences between the responses. `--requests N`, `--seed N` and `--api NAME` select the requests.
+[request-comparison.md](request-comparison.md) compares the responses of both brokers to generated requests.
 """
 
 Sides = Mapping[str, Side]

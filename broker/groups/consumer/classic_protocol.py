@@ -87,8 +87,8 @@ def rejoin(
     Returns the member, whether its subscription changed, and its owned partitions. Raises
     KafkaError.
     """
-    subscription = _read_subscription(request)
     before = _get_or_replace_member(group, update, request)
+    subscription = _read_subscription(request)
     timeout_ms = request.rebalance_timeout_ms
     after = replace(
         before,

@@ -109,11 +109,22 @@ def test_fetch_with_an_unknown_isolation_level_fails(client: RawClient, version:
 @pytest.mark.parametrize(
     ("limits", "partition_limits"), [({"max_bytes": -1}, {}), ({}, {"partition_max_bytes": -1})]
 )
-def test_fetch_with_a_negative_size_fails(
-    client: RawClient, limits: dict[str, int], partition_limits: dict[str, int]
+def test_fetch_with_a_negative_size_fails_if_there_are_records(
+    broker: Broker, client: RawClient, limits: dict[str, int], partition_limits: dict[str, int]
 ) -> None:
-    response = fetch(client, topics=topics(**partition_limits), **limits)
+    name = f"records-{len(limits)}"
+    broker.create_topic(name, 1)
+    response = fetch(client, topics=topics(name, **partition_limits), **limits)
+    assert errors(response) == [ErrorCode.none]
+    records = {"index": 0, "records": batch()}
+    produced(client, topic_data=[{"name": name, "partition_data": [records]}])
+    response = fetch(client, topics=topics(name, **partition_limits), **limits)
     assert errors(response) == [ErrorCode.unknown_server_error]
+
+
+def test_fetch_with_a_negative_size_checks_the_last_fetched_epoch_first(client: RawClient) -> None:
+    response = fetch(client, topics=topics(partition_max_bytes=-1, last_fetched_epoch=100))
+    assert errors(response) == [ErrorCode.offset_out_of_range]
 
 
 def list_offsets(client: RawClient, partitions: list[int], *, isolation_level: int = 0) -> Any:
@@ -254,15 +265,27 @@ def test_add_partitions_to_txn_with_an_unknown_partition_has_one_result_a_topic(
     ]
 
 
-def write_marker(client: RawClient, topic: str, indexes: list[int], producer_id: int = 5) -> Any:
+def write_marker(
+    client: RawClient,
+    topic: str,
+    indexes: list[int],
+    producer_id: int = 5,
+    transaction_version: int = 0,
+) -> Any:
     marker = {
         "producer_id": producer_id,
         "producer_epoch": 0,
         "transaction_result": False,
         "coordinator_epoch": 0,
         "topics": [{"name": topic, "partition_indexes": indexes}],
+        "transaction_version": transaction_version,
     }
-    return client.ask(apis.WRITE_TXN_MARKERS, 1, {"markers": [marker]}).markers
+    return client.ask(apis.WRITE_TXN_MARKERS, 2, {"markers": [marker]}).markers
+
+
+def test_marker_without_a_transaction_version_fails(client: RawClient) -> None:
+    (marker,) = write_marker(client, "t", [0], transaction_version=-1)
+    assert marker.topics[0].partitions[0].error_code == ErrorCode.unknown_server_error
 
 
 def test_marker_without_partitions_has_no_result(client: RawClient) -> None:
@@ -313,9 +336,62 @@ def test_deletion_without_time_still_refuses_invalid_topics(client: RawClient) -
     assert result.error_code == ErrorCode.invalid_request
 
 
+@pytest.mark.parametrize(
+    ("api", "version", "topic"),
+    [
+        (apis.CREATE_TOPICS, 7, {"num_partitions": 1, "replication_factor": 1}),
+        (apis.CREATE_PARTITIONS, 3, {"count": 2, "assignments": None}),
+    ],
+)
+def test_creation_without_time_still_refuses_repeated_topics(
+    client: RawClient, api: apis.Api, version: int, topic: dict[str, Any]
+) -> None:
+    def created(*names: str) -> set[ErrorCode]:
+        asked = {"topics": [{"name": name, **topic} for name in names], "timeout": 0}
+        response = client.ask(api, version, asked)
+        results = response.topics if api is apis.CREATE_TOPICS else response.results
+        return {each.error_code for each in results}
+
+    assert created("new", "new") == {ErrorCode.invalid_request}
+    assert created("new", "new", "other") == {ErrorCode.request_timed_out}
+
+
 def test_metadata_by_id_ignores_topics_without_an_id(client: RawClient) -> None:
     asked = [{"topic_id": UUID(int=5), "name": None}, {"topic_id": None, "name": None},
              {"topic_id": None, "name": "t"}]  # fmt: skip
     response = client.ask(apis.METADATA, 12, {"topics": asked})
     assert [each.error_code for each in response.topics] == [ErrorCode.unknown_topic_id]
     assert response.brokers
+
+
+@pytest.mark.parametrize("timeout", [0, 1000])
+def test_reassignment_error_has_the_default_replication_factor_flag(
+    client: RawClient, timeout: int
+) -> None:
+    topics = [{"name": "t", "partitions": [{"partition_index": 0, "replicas": [9]}]}]
+    response = client.ask(
+        apis.ALTER_PARTITION_REASSIGNMENTS,
+        1,
+        {"allow_replication_factor_change": False, "topics": topics, "timeout": timeout},
+    )
+    assert response.allow_replication_factor_change is (timeout == 0)
+
+
+def test_offset_deletion_has_no_result_for_a_topic_without_partitions(client: RawClient) -> None:
+    committed = {"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}
+    commit = {
+        "group_id": "offsets",
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
+        "topics": [{"name": "t", "partitions": [committed]}],
+    }
+    client.ask(apis.FIND_COORDINATOR, 4, {"key_type": 0, "coordinator_keys": ["offsets"]})
+    wait_until(
+        lambda: (
+            client.ask(apis.OFFSET_COMMIT, 8, commit).topics[0].partitions[0].error_code
+            == ErrorCode.none
+        )
+    )
+    asked = [{"name": "t", "partitions": []}, {"name": "missing", "partitions": []}]
+    response = client.ask(apis.OFFSET_DELETE, 0, {"group_id": "offsets", "topics": asked})
+    assert [topic.name for topic in response.topics] == ["missing"]
