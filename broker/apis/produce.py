@@ -135,15 +135,16 @@ async def produce(request: ProduceRequest, ctx: RequestContext) -> ProduceRespon
     if not _may_transact(request, ctx):
         denied = KafkaError(ErrorCode.transactional_id_authorization_failed)
         topics = _all_refused(request, denied)
-    elif not -1 <= request.acks <= 1:
-        topics = await _refuse_acks(request, ctx)
     else:
-        verified = None
+        verified: VerificationResults | None = None
         if request.transactional_id is not None:
             from odradek.broker.transactions.produce_verification import verify_partitions
 
             verified = await verify_partitions(request, request.transactional_id, ctx)
-        topics = await _append_all(request, verified, ctx)
+        if -1 <= request.acks <= 1:
+            topics = await _append_all(request, verified, ctx)
+        else:
+            topics = await _refuse_acks(request, verified, ctx)
     if request.acks != 0 and (due := _to_flush(topics)):
         await _flush(due, ctx)
     if request.acks == ACKS_ALL and _pending(topics):
@@ -226,8 +227,11 @@ def _all_refused(request: ProduceRequest, error: KafkaError) -> Topics:
     ]
 
 
-async def _refuse_acks(request: ProduceRequest, ctx: RequestContext) -> Topics:
-    """Results for unknown `acks`. As in Kafka, unknown partitions and invalid records have their own errors."""
+async def _refuse_acks(
+    request: ProduceRequest, verified: VerificationResults | None, ctx: RequestContext
+) -> Topics:
+    """Results for unknown `acks`. As in Kafka, unknown partitions, invalid records and partitions that were not
+    added to the transaction have their own errors."""
     topics = []
     for topic in request.topics:
         outcomes = []
@@ -237,6 +241,9 @@ async def _refuse_acks(request: ProduceRequest, ctx: RequestContext) -> Topics:
                 _check_allowed(topic, ctx)
                 await ctx.services.partitions.get(topic.name, topic.topic_id, index)
                 only_batch(_checked_records(records, ctx))
+                found = (verified or {}).get((topic.topic_id or topic.name, index))
+                if isinstance(found, KafkaError):
+                    error = found
             except (NotLeader, LogFailed):
                 pass  # the partition exists, and Kafka checks acks first
             except KafkaError as refused:

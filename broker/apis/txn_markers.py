@@ -34,9 +34,11 @@ async def write_txn_markers(request: Any, ctx: RequestContext) -> Mapping[str, A
             each.coordinator_epoch,
             each.transaction_result,
             tuple(
-                TopicPartition(topic.name, index)
-                for topic in each.topics
-                for index in topic.partition_indexes
+                dict.fromkeys(
+                    TopicPartition(topic.name, index)
+                    for topic in each.topics
+                    for index in topic.partition_indexes
+                )
             ),
             field(each, "transaction_version", 0),
         )

@@ -107,7 +107,10 @@ responses are the same except for the differences above and the following ones:
   UNKNOWN_SERVER_ERROR.
 - Produce with null records returns INVALID_RECORD for the partition. Kafka does not respond, or returns
   UNKNOWN_SERVER_ERROR.
-- WriteTxnMarkers: Kafka may not respond if a marker without a partition that exists follows another marker.
+- Produce with a partition that is repeated appends the last records, and returns their result. Kafka appends the last
+  records that are one batch, and returns the error of the others.
+- WriteTxnMarkers: Kafka does not respond if a marker repeats a partition, and may not respond if a marker without a
+  partition that exists follows another marker.
 - WriteTxnMarkers with a negative producer id or epoch returns UNKNOWN_SERVER_ERROR for partitions that exist. Kafka
   returns it for all partitions of the request.
 """

@@ -119,6 +119,30 @@ def _repeats_a_topic(exchange: Exchange) -> bool:
     return len(set(topics)) < len(topics)
 
 
+def _repeats_a_partition(exchange: Exchange) -> bool:
+    partitions = [
+        (repr(topic.get("topic_id", topic.get("name"))), partition["index"])
+        for topic in exchange.values["topic_data"]
+        for partition in topic["partition_data"]
+    ]
+    return len(set(partitions)) < len(partitions)
+
+
+def forgets_a_group(exchange: Exchange, earlier: Iterable[Exchange]) -> bool:
+    """Whether Kafka may have forgotten an empty consumer group, which only later responses show: it does if a classic
+    member joins with an unknown member id after the last member left."""
+    return (
+        exchange.api.name == "join_group"
+        and isinstance(exchange.kafka, dict)
+        and exchange.kafka["error_code"] == ErrorCode.unknown_member_id
+        and any(
+            each.api.name in ("consumer_group_heartbeat", "leave_group")
+            and each.values["group_id"] == exchange.values["group_id"]
+            for each in earlier
+        )
+    )
+
+
 def _repeats_a_protocol(exchange: Exchange) -> bool:
     names = [protocol["name"] for protocol in exchange.values["protocols"]]
     return len(set(names)) < len(names)
@@ -196,12 +220,20 @@ KNOWN: tuple[KnownDifference, ...] = (
         "returns UNKNOWN_SERVER_ERROR.",
     ),
     KnownDifference(
+        id="produce-repeated-partitions",
+        apis=("produce",),
+        applies=_repeats_a_partition,
+        restarts=True,
+        reason="Produce with a partition that is repeated appends the last records, and returns their result. Kafka "
+        "appends the last records that are one batch, and returns the error of the others.",
+    ),
+    KnownDifference(
         id="write-txn-markers-without-partitions",
         apis=("write_txn_markers",),
         path="",
         kafka=NO_RESPONSE,
-        reason="WriteTxnMarkers: Kafka may not respond if a marker without a partition that exists follows another "
-        "marker.",
+        reason="WriteTxnMarkers: Kafka does not respond if a marker repeats a partition, and may not respond if a "
+        "marker without a partition that exists follows another marker.",
     ),
     KnownDifference(
         id="write-txn-markers-negative-producer",

@@ -38,7 +38,12 @@ from tests.conformance.compared_broker import (
     ComparedBroker,
     is_temporary,
 )
-from tests.conformance.known_differences import Exchange, KnownDifference, known_difference
+from tests.conformance.known_differences import (
+    Exchange,
+    KnownDifference,
+    forgets_a_group,
+    known_difference,
+)
 from tests.conformance.request_generator import (
     MALFORMED,
     TOPICS,
@@ -130,7 +135,7 @@ class Result:
         if exchange.kind:
             self.kinds[exchange.kind] += 1
         self.history.append(exchange)
-        needs_restart = is_new = False
+        needs_restart, is_new = forgets_a_group(exchange, self.history), False
         for path, odradek, kafka in differences(exchange.odradek, exchange.kafka):
             known = known_difference(exchange, path, odradek, kafka)
             key = (api, known.id) if known else (api, path, odradek, kafka)

@@ -204,6 +204,23 @@ def test_produce_reports_unknown_partitions_and_invalid_records_before_invalid_a
     }
 
 
+def test_produce_reports_a_partition_outside_of_the_transaction_before_invalid_acks(
+    client: RawClient,
+) -> None:
+    records = bytes(
+        build_batch(
+            [Record(-1, 1_700_000_000_000, None, b"v")],
+            producer_id=77,
+            producer_epoch=0,
+            base_sequence=0,
+            transactional=True,
+        )
+    )
+    topic = {"name": "t", "partition_data": [{"index": 0, "records": records}]}
+    found = produced(client, 11, transactional_id="unusual", acks=2, topic_data=[topic])
+    assert found["t", 0].error_code not in (ErrorCode.none, ErrorCode.invalid_required_acks)
+
+
 @pytest.mark.parametrize("acks", [-1, 2])
 def test_produce_to_a_topic_without_partitions_has_no_result(client: RawClient, acks: int) -> None:
     assert produced(client, acks=acks, topic_data=[{"name": "t", "partition_data": []}]) == {}
@@ -281,6 +298,13 @@ def write_marker(
         "transaction_version": transaction_version,
     }
     return client.ask(apis.WRITE_TXN_MARKERS, 2, {"markers": [marker]}).markers
+
+
+def test_marker_is_written_once_to_a_repeated_partition(broker: Broker, client: RawClient) -> None:
+    broker.create_topic("marked", 1)
+    (marker,) = write_marker(client, "marked", [0, 0])
+    assert [each.error_code for each in marker.topics[0].partitions] == [ErrorCode.none]
+    assert fetch(client, topics=topics("marked")).responses[0].partitions[0].high_watermark == 1
 
 
 def test_marker_without_a_transaction_version_fails(client: RawClient) -> None:
@@ -395,3 +419,33 @@ def test_offset_deletion_has_no_result_for_a_topic_without_partitions(client: Ra
     asked = [{"name": "t", "partitions": []}, {"name": "missing", "partitions": []}]
     response = client.ask(apis.OFFSET_DELETE, 0, {"group_id": "offsets", "topics": asked})
     assert [topic.name for topic in response.topics] == ["missing"]
+
+
+def test_classic_member_of_a_consumer_group_is_found_before_its_subscription_is_read(
+    client: RawClient,
+) -> None:
+    heartbeat = {
+        "group_id": "consumers",
+        "member_id": "AAAAAAAAAAAAAAAAAAAAAQ",
+        "member_epoch": 0,
+        "rebalance_timeout": 60_000,
+        "subscribed_topic_names": ["t"],
+        "topic_partitions": [],
+    }
+    client.ask(apis.FIND_COORDINATOR, 4, {"key_type": 0, "coordinator_keys": ["consumers"]})
+    wait_until(
+        lambda: client.ask(apis.CONSUMER_GROUP_HEARTBEAT, 1, heartbeat).error_code == ErrorCode.none
+    )
+    join = {
+        "group_id": "consumers",
+        "session_timeout": 30_000,
+        "rebalance_timeout": 500,
+        "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": b"\0\1"}],
+    }
+    unknown = {"member_id": "unknown", "group_instance_id": "i"}
+    response = client.ask(apis.JOIN_GROUP, 5, {**join, **unknown})
+    assert response.error_code == ErrorCode.unknown_member_id
+    new = {"member_id": "", "group_instance_id": "i"}
+    response = client.ask(apis.JOIN_GROUP, 5, {**join, **new})
+    assert response.error_code == ErrorCode.unknown_server_error
