@@ -302,8 +302,11 @@ def page(result: Result) -> str:
     lines += ["", "| API | Versions | Requests |", "| --- | --- | --: |"]
     for api, versions in sorted(result.versions.items()):
         lines.append(f"| {api} | {min(versions)}-{max(versions)} | {result.sent[api]} |")
-    lines += ["", "Neither broker serves these APIs on its client listener; both close the connection: "
-              + ", ".join(sorted(result.unlisted)) + "."]  # fmt: skip
+    names = ", ".join(sorted(result.unlisted))
+    lines += [
+        "",
+        f"ApiVersions of neither broker lists these APIs, to which requests were sent too: {names}.",
+    ]
     return "\n".join(lines) + "\n"
 
 
