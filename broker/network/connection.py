@@ -57,6 +57,15 @@ JOINED_BYTES_MAX = 4096
 MEMORY_KEPT_SECONDS = 10.0
 """Time after the last request until the memory of the buffer is released."""
 
+CANCELLED_APIS = frozenset(
+    (apis.PRODUCE, apis.FETCH, apis.DELETE_RECORDS, apis.JOIN_GROUP, apis.SYNC_GROUP)
+)
+"""APIs whose handlers may wait for as long as the client requests, and only for a response to send.
+
+When the broker closes the connection of a client that has disconnected, it cancels these handlers. Other handlers
+continue to their end, because a cancellation could leave a change incomplete.
+"""
+
 Parts = Sequence[Buffer | FileSlice]
 
 
@@ -109,9 +118,16 @@ class ClientConnection:
         """Monotonic seconds when the client was first seen to have disconnected during a request."""
         self._stalled_since: float | None = None
         self._stalled_at_bytes = 0
+        self._scope = trio.CancelScope()
+        self._waiting_api: apis.Api | None = None
+        """API of the last request whose handler was awaited."""
 
     async def talk(self) -> None:
         """Serve the client until it disconnects, sends an invalid request, or the broker stops."""
+        with self._scope:
+            await self._talk()
+
+    async def _talk(self) -> None:
         try:
             await self._serve()
         except ConnectionLost:
@@ -296,6 +312,7 @@ class ClientConnection:
         return None
 
     async def _respond_later(self, route: Route, request: Any, ctx: RequestContext) -> None:
+        self._waiting_api = ctx.api
         if not route.batches_responses:
             await self.flush()
         values = await route.handler(request, ctx)
@@ -323,6 +340,7 @@ class ClientConnection:
         """Handle a request with the quotas at its arrival; they may be removed while it waits."""
         from odradek.broker.quotas.request_throttling import respond_within
 
+        self._waiting_api = ctx.api
         if not route.batches_responses:
             await self.flush()
         body, wait_ms = await respond_within(quotas, route, request, request_bytes, ctx)
@@ -490,10 +508,18 @@ class ClientConnection:
         self._buffer.give_back()
 
     def abort(self) -> None:
+        self._cancel_wait()
         self._connection.abort()
 
     async def aclose(self) -> None:
+        self._cancel_wait()
         await self._connection.aclose()
+
+    def _cancel_wait(self) -> None:
+        """Cancel a handler that waits only to send a response, which the client cannot receive any more."""
+        is_handling = self.waiting_since is None and not self._sending
+        if is_handling and self._waiting_api in CANCELLED_APIS:
+            self._scope.cancel()
 
 
 def _is_slice(part: Buffer | FileSlice) -> bool:

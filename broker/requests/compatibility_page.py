@@ -66,6 +66,11 @@ a PLAINTEXT listener of Kafka, because delegation tokens require an authenticate
   line. In Kafka, such a record can make the partition unavailable.
 - `queued.max.request.bytes` limits the bytes of requests that are being received or handled. At the limit, only
   connections with an incomplete request of more than 16 KiB wait. In Kafka, small requests wait too.
+- If a client disconnects while its request waits, the broker continues to handle the request, as Kafka does: the
+  client may have closed only its sending half. After `connections.max.idle.ms` both close the connection. Odradek then
+  also ends the wait of Produce, Fetch, DeleteRecords, JoinGroup and SyncGroup, and releases the memory of the request.
+  In Kafka the operation stays in the purgatory until its own timeout. Appended records, advanced log start offsets and
+  members remain; a group removes the members when their sessions expire, as in Kafka.
 - A retry of a committed batch is acknowledged even if fewer than `min.insync.replicas` replicas are in sync. Kafka
   returns NOT_ENOUGH_REPLICAS, and its producer may write the batch again in a new epoch.
 - If a batch of an idempotent producer fails because of too few replicas, a new leader or a disk error, its later
