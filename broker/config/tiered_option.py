@@ -7,7 +7,6 @@ URL, and a metadata topic for the size of the cluster.
 from __future__ import annotations
 
 from odradek.broker.config.types import ConfigError
-from odradek.storage.tiered.store_location import directory_of
 
 LOCAL_STORAGE = "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
 OBJECT_STORE = "odradek.ObjectStore"
@@ -22,6 +21,8 @@ def tiered_settings(target: str, *, brokers: int, listener: str) -> dict[str, st
 def absolute_target(target: str) -> str:
     """Return the absolute directory of a path or a `file://` URL; another URL is returned unchanged. Raises
     ConfigError for a text that looks like a mistyped URL, which would become a directory."""
+    from odradek.storage.tiered.store_location import directory_of
+
     try:
         directory = directory_of(target)
     except ValueError as error:

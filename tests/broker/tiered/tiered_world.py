@@ -193,10 +193,13 @@ class TieredWorld:
             )
 
     async def gauge(self, name: str, *labels: tuple[str, str]) -> Any:
-        """Value of a gauge; without labels the total."""
+        """Value of a gauge; without labels the total. Raises KeyError without values."""
         await self.metrics.prepare()
         metrics = filter(None, self.metrics.collect())
-        return {metric.name: dict(found) for metric, found in metrics}[name][labels]
+        values = {metric.name: dict(found) for metric, found in metrics}[name]
+        if values and not labels and labels not in values:
+            return sum(values.values())
+        return values[labels]
 
     def states(self) -> list[tuple[int, SegmentState]]:
         """(start offset, state) of the segments in the metadata."""
