@@ -31,6 +31,7 @@ from odradek.testing.cluster.running_cluster import (
     run_cluster,
 )
 from odradek.testing.trio_checks import check_trio
+from odradek.testing.unpatched_clock import UnpatchedTrioClock
 
 T = TypeVar("T")
 
@@ -197,6 +198,7 @@ class Cluster:
             partial(run_cluster, self._wanted, self._software),
             name="odradek-cluster",
             start_s=START_SECONDS,
+            clock=UnpatchedTrioClock(),
         )
         return self
 

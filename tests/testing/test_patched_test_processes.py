@@ -93,6 +93,25 @@ def test_broker_starts_while_freezegun_has_stopped_the_clocks(run) -> None:  # t
     )
 
 
+def test_cluster_serves_while_freezegun_has_stopped_the_clocks(run) -> None:  # type: ignore[no-untyped-def]
+    run(
+        """
+        from clients import exchange
+        from freezegun import freeze_time
+        from odradek.testing import Cluster
+
+        def test_frozen():
+            with Cluster(brokers=1) as cluster, freeze_time("2020-02-02"):
+                cluster.degrade(latency_ms=20)  # the proxy waits for each message
+                exchange(cluster.bootstrap, "t")
+                cluster.kill(1)
+                cluster.restart(1)
+                exchange(cluster.bootstrap, "u")
+        """,
+        passed=1,
+    )
+
+
 def test_broker_accepts_records_while_time_machine_has_moved_the_clock(run) -> None:  # type: ignore[no-untyped-def]
     run(
         """
