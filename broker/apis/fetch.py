@@ -194,7 +194,11 @@ def _respond(
     if ctx.api_version >= NODE_ENDPOINTS_VERSION:
         lost = [each for each in chosen if each[1].error_code in _LED_ELSEWHERE]
         if lost:
-            endpoints = _set_current_leaders(lost, ctx)
+            leaders = _set_current_leaders(lost, ctx)
+            if not found[
+                0
+            ].params.is_follower:  # as in Kafka: followers know the endpoints of brokers
+                endpoints = leaders
     return FetchResponse(ErrorCode.none, fetch_context.session_id, chosen, endpoints)
 
 

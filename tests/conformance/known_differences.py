@@ -228,6 +228,26 @@ KNOWN: tuple[KnownDifference, ...] = (
         "appends the last records that are one batch, and returns the error of the others.",
     ),
     KnownDifference(
+        id="end-txn-previous-epoch",
+        apis=("end_txn",),
+        path="error_code|producer_id|producer_epoch",
+        applies=lambda exchange: (
+            exchange.version == 5
+            and exchange.odradek["error_code"] == ErrorCode.producer_fenced
+            and exchange.kafka["error_code"] == ErrorCode.none
+        ),
+        reason="EndTxn 5 with the epoch before the current one returns PRODUCER_FENCED if an older version of EndTxn "
+        "ended the transaction, because that did not increase the epoch. Kafka takes it for a retry.",
+    ),
+    KnownDifference(
+        id="describe-quorum-listeners",
+        apis=("describe_quorum",),
+        path=r"nodes\[\]\.listeners",
+        odradek="0 items",
+        reason="DescribeQuorum lists no listeners of a node that has no controller listener, which is the default of a "
+        "single node. Kafka requires a controller listener.",
+    ),
+    KnownDifference(
         id="write-txn-markers-without-partitions",
         apis=("write_txn_markers",),
         path="",

@@ -127,6 +127,15 @@ def test_fetch_with_a_negative_size_checks_the_last_fetched_epoch_first(client: 
     assert errors(response) == [ErrorCode.offset_out_of_range]
 
 
+def test_fetch_of_a_follower_has_no_node_endpoints(client: RawClient) -> None:
+    asked = [{**topics()[0], "topic": None, "topic_id": topic_id(client, "t")}]
+    state = {"replica_id": 1, "replica_epoch": 100}
+    response = fetch(client, 18, topics=asked, replica_state=state)
+    assert errors(response) == [ErrorCode.not_leader_or_follower]
+    assert response.responses[0].partitions[0].current_leader.leader_id == 1
+    assert response.node_endpoints == ()
+
+
 def list_offsets(client: RawClient, partitions: list[int], *, isolation_level: int = 0) -> Any:
     entries = [{"partition_index": each, "timestamp": -1} for each in partitions]
     return client.ask(
