@@ -52,6 +52,10 @@ EXPECTED: Mapping[tuple[str, str], ErrorCause] = {
     ("odradek.node", "%s"): ErrorCause.DISK,  # lost storage
     ("odradek.metadata", "the metadata log in %s failed: "): ErrorCause.DISK,
     ("odradek.metadata", "%s; they are fetched from the leader again"): ErrorCause.DISK,
+    (
+        "odradek.metadata",
+        "%s ends at offset %d, but this node had synced it up to offset %d (epoch %d): ",
+    ): ErrorCause.DISK,
     ("odradek.metadata", "the metadata log cannot be flushed: "): ErrorCause.DISK,
     ("odradek.metadata", "fetched records cannot be appended to %s: "): ErrorCause.DISK,
     ("odradek.metadata", "%s cannot be written, retrying: "): ErrorCause.DISK,

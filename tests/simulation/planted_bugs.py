@@ -35,7 +35,7 @@ def grant_two_votes_per_epoch(patch: pytest.MonkeyPatch) -> None:
 
 def skip_log_comparison_of_candidates(patch: pytest.MonkeyPatch) -> None:
     """A voter does not compare the candidate's log with its own."""
-    patch.setattr(inbound_requests, "log_end", lambda log: OffsetAndEpoch(0, 0))
+    patch.setattr(inbound_requests, "election_end", lambda log: OffsetAndEpoch(0, 0))
 
 
 # Truncation
