@@ -702,10 +702,12 @@ def _check_listeners(config: ServerConfig) -> None:
     name = "inter.broker.listener.name"
     if config[name] is None:
         name = f"{name} is not set and security.inter.broker.protocol"
+    secured = any(each.security_protocol != "PLAINTEXT" for each in config.advertised_listeners)
     _require(
         config.inter_broker_listener in advertised,
         f"{name} is {config.inter_broker_listener}, which is not advertised;"
-        f" inter.broker.listener.name can be {', '.join(sorted(advertised))}",
+        f" inter.broker.listener.name can be {', '.join(sorted(advertised))}"
+        + (f"; to serve, {_ONLY_PLAINTEXT}" if secured else ""),
     )
     _require(
         advertised <= listening,

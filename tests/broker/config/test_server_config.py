@@ -427,6 +427,10 @@ def test_inter_broker_listener_that_is_not_advertised_is_refused() -> None:
     ):
         of(**mapped)
     assert of(**mapped, inter_broker_listener_name="in").inter_broker_listener == "IN"
+    with pytest.raises(
+        ConfigError, match=r"can be SSL; to serve, .* only the security protocol PLAINTEXT"
+    ):
+        ServerConfig.from_properties({"listeners": "SSL://:1"}, to_serve=False)
 
 
 # Topics

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from base64 import b64encode
+from functools import partial
 from pathlib import Path as OsPath
 
 import pytest
@@ -11,7 +12,9 @@ import pytest
 from odradek.seams.files import Path
 from odradek.seams.objects import DEFAULT_STORE_TIMEOUTS, StoreTimeouts
 from odradek.seams.real import real_seams
+from odradek.seams.store_directory import MARKER_FILE
 from odradek.storage.tiered.chunks import Compression
+from odradek.storage.tiered.errors import RemoteStorageError
 from odradek.storage.tiered.object_store import StorageFormat
 from odradek.storage.tiered.remote_storage_settings import (
     RemoteStorageSettings,
@@ -176,3 +179,26 @@ def test_local_tiered_storage_uses_kafka_directory(tmp_path: OsPath) -> None:
     storage.copy_segment(METADATA, DATA)
     assert (tmp_path / "kafka-tiered-storage" / f"{STEM}.log").read_bytes() == LOG
     assert bytes(storage.fetch_segment(METADATA, 3, 5)) == LOG[3:6]
+
+
+@pytest.mark.parametrize("spelling", ["{}", "file://{}", "file://{}/"])
+def test_unmounted_store_without_subdirectory_is_not_replaced(
+    tmp_path: OsPath, spelling: str
+) -> None:
+    """A store that was created in the directory itself; its location is recorded."""
+    tier, elsewhere, record = tmp_path / "tier", tmp_path / "elsewhere", tmp_path / "record"
+    tier.mkdir()
+    (tier / MARKER_FILE).write_text("id\n")
+    properties = OURS | {"rsm.config.url": spelling.format(tier)}
+    opened = partial(open_remote_storage, properties, real_seams(), remembered_in=Path(str(record)))
+    opened().copy_segment(METADATA, DATA)
+    assert (tier / f"{STEM}.log").read_bytes() == LOG
+    tier.rename(elsewhere)
+    tier.mkdir()  # the mount point
+    storage = opened()
+    with pytest.raises(RemoteStorageError, match="is not the directory that it was"):
+        storage.copy_segment(METADATA, DATA)
+    assert not list(tier.iterdir())
+    tier.rmdir()
+    elsewhere.rename(tier)
+    storage.copy_segment(METADATA, DATA)
