@@ -1,8 +1,8 @@
 """Fuzzes a broker process with request frames of all APIs and versions: `python -m tests.fuzz.frames`.
 
 A frame is a valid request with random fields, or a mutation of one: changed bytes, numbers at the limits of their
-types, a truncated or spliced body, another version or API. Every few frames use a new connection. At the end the
-broker must serve a producer and a consumer, and stop cleanly. Its log must have no traceback.
+types, a truncated or spliced body, another version or API. At the end the broker must serve a producer and a consumer,
+and stop cleanly. Its log must have no traceback.
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ from tests.fuzz.report import Observer
 from tests.support.odradek_process import start_odradek
 from tests.support.sample_requests import sample_request
 
-FRAMES_A_CONNECTION = 20
 VARIANTS = 4
 """Valid requests of each API and version; the frames are these and their mutations."""
-RESPONSE_SECONDS = 0.05
+RESPONSE_SECONDS = 0.02
 EXTREMES = (
     b"\xff\xff\xff\xff",
     b"\x7f\xff\xff\xff",
@@ -45,7 +44,7 @@ EXTREMES = (
     b"\xff\x7f",
     b"\x80",
 )
-MUTATED_SHARE = 0.7
+MUTATED_SHARE = 0.6
 
 
 def valid_requests(source: random.Random) -> list[bytes]:
@@ -94,19 +93,33 @@ def mutated(request: bytes, other: bytes, source: random.Random) -> bytes:
     return bytes(changed)
 
 
-def send(address: tuple[str, int], some: list[bytes]) -> None:
-    """Send frames on a new connection, and read what the broker responds at once."""
-    with socket.create_connection(address, timeout=10) as connection:
-        connection.settimeout(10)
+class Sender:
+    """Sends frames one after the other; a new connection follows one that was closed or whose response waits."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self._address = address
+        self._connection: socket.socket | None = None
+        self.responses = 0
+
+    def send(self, frame: bytes) -> None:
+        connection = self._connection
+        if connection is None:
+            connection = self._connection = socket.create_connection(self._address, timeout=10)
         try:
-            for frame in some:
-                connection.sendall(frame)
-            connection.shutdown(socket.SHUT_WR)
+            connection.settimeout(10)
+            connection.sendall(frame)
             connection.settimeout(RESPONSE_SECONDS)
-            while connection.recv(1 << 16):
-                pass
+            is_open = bool(connection.recv(1 << 20))
+            self.responses += is_open
         except (OSError, TimeoutError):
-            pass  # the broker closed the connection, or the response waits
+            is_open = False
+        if not is_open:
+            self.close()
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
 
 async def produce_and_read(bootstrap: str) -> None:
@@ -132,11 +145,13 @@ def fuzz(count: int, seed: int, directory: Path) -> Observer:
     try:
         host, port = broker.bootstrap.rsplit(":", 1)
         source = frames(seed)
-        while observer.done < count:
-            some = list(islice(source, min(FRAMES_A_CONNECTION, count - observer.done)))
-            send((host, int(port)), some)
-            assert broker.process.poll() is None, f"the broker has ended\n{broker.log()}"
-            observer.advance(len(some))
+        sender = Sender((host, int(port)))
+        for frame in islice(source, count):
+            sender.send(frame)
+            observer.advance(1)
+        sender.close()
+        assert broker.process.poll() is None, f"the broker has ended\n{broker.log()}"
+        observer.lines["response"] = sender.responses
         trio.run(produce_and_read, broker.bootstrap)
         broker.stop()
     finally:

@@ -13,6 +13,8 @@ from odradek.client.connection import MAX_RESPONSE_BYTES
 from odradek.protocol.apis import FETCH
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.controller.image import MetadataImage
+from odradek.replication.fetching.replica_fetcher import ReplicaFetcher
+from odradek.replication.partition.follower_role import FollowerRole
 from odradek.storage.log.partition_log import PartitionLog
 from tests.support.partition_logs import batch
 from tests.support.replica_fetching import (
@@ -86,6 +88,56 @@ def test_is_catching_up_while_any_partition_is_behind() -> None:
         await scenario.until(lambda: logs[0].end_offset == leading.log.end_offset)
         await scenario.until(lambda: not scenario.followers.is_catching_up)
         assert idle.log.end_offset == 0
+
+    scenario.run(test)
+
+
+@pytest.mark.parametrize("step", ["next_action", "fetched"])
+def test_unexpected_error_of_a_partition_fails_only_that_partition(
+    step: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    scenario = FollowerWithLeaders()
+    broker = scenario.broker(1)
+    leading = [broker.lead(key, 0) for key in (A, B)]
+    original = getattr(FollowerRole, step)
+
+    def planted(role: FollowerRole, *args: Any) -> Any:
+        if role.partition.topic_id == A[0]:
+            raise RuntimeError("planted")
+        return original(role, *args)
+
+    monkeypatch.setattr(FollowerRole, step, planted)
+
+    async def test() -> None:
+        for each in leading:
+            each.append(times=3)
+        logs = [await scenario.follow(key, 1, 0) for key in (A, B)]
+        await scenario.until(lambda: logs[1].end_offset == leading[1].log.end_offset)
+        await scenario.clock.run_for(5)
+        assert logs[0].end_offset == 0
+        assert caplog.text.count("RuntimeError: planted") == 1
+        assert "partition marked as failed" in caplog.text
+
+    scenario.run(test)
+
+
+def test_unexpected_error_of_a_fetcher_restarts_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    scenario = FollowerWithLeaders()
+    leading = scenario.broker(1).lead(A, 0)
+
+    async def planted(*args: object) -> None:
+        raise RuntimeError("planted")
+
+    async def test() -> None:
+        leading.append(times=3)
+        with monkeypatch.context() as patched:
+            patched.setattr(ReplicaFetcher, "_fetch_on", planted)
+            log = await scenario.follow(A, 1, 0)
+            await scenario.clock.run_for(0.5)
+        assert "Unexpected error in a replica fetcher of broker 1" in caplog.text
+        await scenario.until(lambda: log.end_offset == leading.log.end_offset)
 
     scenario.run(test)
 

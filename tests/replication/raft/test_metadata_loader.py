@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 import trio
 
+from odradek.protocol.records.control import ControlType
+from odradek.protocol.records.records import Record, build_batch
 from odradek.protocol.schemas.cluster_records import BeginTransactionRecord, EndTransactionRecord
 from odradek.protocol.schemas.serde import encode_metadata_record
-from odradek.replication.controller.image import MetadataDelta
+from odradek.replication.controller.image import InvalidMetadata, MetadataDelta
 from odradek.replication.raft import metadata_batch_loader
+from odradek.replication.raft.actions import AppendFetchedRecords
 from odradek.replication.raft.metadata_batch_loader import RECORDS_A_STEP
 from odradek.replication.raft.metadata_loader import RECORDS_A_CHANGE, catch_up
 from odradek.replication.raft.metadata_log import (
@@ -19,6 +22,7 @@ from odradek.replication.raft.metadata_log import (
     MetadataLog,
     MetadataLogSettings,
 )
+from odradek.replication.raft.metadata_log_writer import MetadataLogWriter
 from odradek.replication.raft.metadata_state import MetadataState
 from odradek.replication.raft.quorum_recovery import QuorumMember, recover_quorum
 from tests.support.metadata_nodes import (
@@ -139,3 +143,53 @@ async def test_transaction_is_open_until_its_records_are_in_the_image() -> None:
         nursery.cancel_scope.cancel()
     assert (True, True) in seen
     assert (False, True) not in seen
+
+
+async def test_unexpected_error_of_a_record_is_a_fault_of_the_metadata_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log, state = a_log(), MetadataState()
+    append(log, new_topic(1))
+    await catch_up(state, log, log.end_offset, blocking)
+    before = state.image
+    append(log, new_topic(2))
+
+    def planted(value: bytes) -> Any:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(metadata_batch_loader, "decode_metadata_record", planted)
+    with pytest.raises(InvalidMetadata, match="planted"):
+        await catch_up(state, log, log.end_offset, blocking)
+    assert state.image is before
+
+
+async def test_invalid_control_record_of_a_leader_is_not_appended(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    node = new_node()
+    log = raw_log(node.disk, formatted=False)
+    writer = MetadataLogWriter(node.seams, log, blocking)
+    key = ControlType.KRAFT_VOTERS.to_bytes(4, "big")
+    batch = build_batch([Record(-1, 1, key, b"\xff")], leader_epoch=1, control=True)
+    before = log.end_offset
+    with trio.move_on_after(1):
+        await writer.append_fetched(AppendFetchedRecords(batch, 1, durable=False))
+    assert log.end_offset == before
+    assert "fetched records cannot be appended" in caplog.text
+
+
+async def test_error_of_a_listener_does_not_affect_the_image_and_other_listeners(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log, state = a_log(), MetadataState()
+    received: list[MetadataDelta] = []
+
+    def planted(delta: MetadataDelta) -> None:
+        raise RuntimeError("planted")
+
+    state.subscribe(planted)
+    state.subscribe(received.append)
+    append(log, new_topic(1))
+    await catch_up(state, log, log.end_offset, blocking)
+    assert [len(each.created_topics) for each in received] == [1]
+    assert "RuntimeError: planted" in caplog.text
