@@ -47,7 +47,7 @@ class Broker:
     `tiered` is the remote tier of tiered storage: a directory or a URL, or True for a temporary
     directory; topics use it with `remote.storage.enable`. `process` is whether plain `with` serves
     from a process of its own, which nothing that a test patches can affect; by default it does so
-    if gevent or freezegun has patched this process.
+    if gevent, freezegun or pyfakefs has patched this process.
     """
 
     def __init__(

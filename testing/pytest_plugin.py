@@ -43,7 +43,7 @@ def kafka_broker_process(request: pytest.FixtureRequest) -> bool | None:
     """Whether the session's broker runs in a process of its own; override it.
 
     By default it does if a test of the session uses pyfakefs by a fixture or a test case class, or (None) if
-    gevent or freezegun has patched this process when the broker starts.
+    gevent, freezegun or pyfakefs has patched this process when the broker starts.
     """
     from odradek.testing.patched_modules import any_uses_fake_files
 

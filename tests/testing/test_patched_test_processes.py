@@ -173,7 +173,8 @@ def test_broker_starts_while_pyfakefs_has_replaced_the_files(run) -> None:  # ty
 
         import pytest
         from clients import exchange
-        from pyfakefs.fake_filesystem_unittest import TestCase
+        from odradek.testing import Broker
+        from pyfakefs.fake_filesystem_unittest import Patcher, TestCase
 
         class Test(TestCase):
             @pytest.fixture(autouse=True)
@@ -189,11 +190,16 @@ def test_broker_starts_while_pyfakefs_has_replaced_the_files(run) -> None:  # ty
             fs.create_file("/only/here")
             exchange(kafka_bootstrap, "t")
 
+        def test_own_broker():
+            with Patcher() as patcher, Broker() as broker:
+                patcher.fs.create_file("/only/here")
+                exchange(broker.bootstrap, "t")
+
         def test_afterwards(kafka_bootstrap):
             assert not os.path.exists("/only/here")
             exchange(kafka_bootstrap, "t")
         """,
-        passed=3,
+        passed=4,
     )
 
 
