@@ -184,6 +184,11 @@ class Node:
             await close_listeners(
                 await self._bind(listeners, advertised, of_controller=of_controller)
             )
+        metrics = config["odradek.metrics.listener"]
+        if metrics is not None:
+            from odradek.broker.metrics.endpoint import check_address
+
+            await check_address(self.seams.network, str(metrics))
 
     async def _run_with_directories(
         self, directories: LogDirectories, task_status: trio.TaskStatus[None]

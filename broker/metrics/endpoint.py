@@ -48,9 +48,23 @@ async def serve_metrics(services: Services, listener: str, nursery: trio.Nursery
     try:
         await nursery.start(endpoint.run)
     except OSError as error:
-        reason = error.strerror or error
-        raise CannotStart(f"can't serve metrics on {listener}: {reason}") from None
+        raise _cannot_serve(listener, error) from None
     return endpoint.address
+
+
+async def check_address(network: Network, listener: str) -> None:
+    """Bind `listener` (host:port) and close it. Raises CannotStart if it cannot be bound."""
+    host, port = parse_address("odradek.metrics.listener", listener)
+    try:
+        listeners = await network.listen(host, port)
+    except OSError as error:
+        raise _cannot_serve(listener, error) from None
+    for each in listeners:
+        await each.aclose()
+
+
+def _cannot_serve(listener: str, error: OSError) -> CannotStart:
+    return CannotStart(f"can't serve metrics on {listener}: {error.strerror or error}")
 
 
 class MetricsEndpoint:

@@ -112,6 +112,9 @@ def test_start_that_fails_because_of_an_address_leaves_no_log_directory(tmp_path
     with Broker() as first:
         with pytest.raises(CannotStart, match="can't listen on"):
             Broker(listen=first.bootstrap, data=data).__enter__()
+        configs = {"odradek.metrics.listener": first.bootstrap}
+        with pytest.raises(CannotStart, match="can't serve metrics on"):
+            Broker(configs=configs, data=data).__enter__()
         assert not data.exists() or list(data.iterdir()) == []
     with Broker(data=data):
         assert (data / "meta.properties").exists()

@@ -82,6 +82,22 @@ def test_synced_end_survives_power_loss_and_a_torn_slot_is_not_used() -> None:
     assert file_on(again(node)).end == end_at(9)
 
 
+def test_flipped_bit_never_yields_an_end_that_was_not_stored() -> None:
+    node = new_node()
+    file = file_on(node)
+    stored = [end_at(5), end_at(2, epoch=4), end_at(7, epoch=4)]
+    for end in stored:
+        file.advance(end)
+    whole = node.files.read(file.path)
+    used = [at for at, byte in enumerate(whole) if byte != ord(" ") or at % SLOT_BYTES < 70]
+    for position in used:
+        for bit in range(8):
+            damaged = bytearray(whole)
+            damaged[position] ^= 1 << bit
+            node.files.write_new(file.path, bytes(damaged))
+            assert file_on(node).end in stored[1:]
+
+
 def test_corrupt_file_is_logged_and_written_again(caplog: pytest.LogCaptureFixture) -> None:
     node = new_node()
     file = file_on(node)
