@@ -100,7 +100,7 @@ responses are the same except for the differences above and the following ones:
 - DescribeQuorum lists no listeners of a node that has no controller listener, which is the default of a single node.
   Kafka requires a controller listener.
 - EndTxn 5 with the epoch before the current one returns PRODUCER_FENCED if an older version of EndTxn ended the
-  transaction, because that did not increase the epoch. Kafka takes it for a retry.
+  transaction, because that did not increase the epoch. Kafka treats it as a retry.
 - Fetch 13 and later with several partitions of the zero topic id returns UNKNOWN_TOPIC_ID for each. Kafka returns
   UNKNOWN_SERVER_ERROR for the request.
 - IncrementalAlterConfigs with an unknown operation for a group or client metrics returns INVALID_REQUEST for that

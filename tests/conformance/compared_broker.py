@@ -276,7 +276,7 @@ IGNORED = frozenset(
      "finalized_features_epoch", "documentation", "log_dir", "partition_size", "total_bytes",
      "usable_bytes", "api_keys", "broker_epoch", "last_timestamp", "last_caught_up_timestamp",
      "last_fetch_timestamp", "transaction_start_time", "voter_directory_id", "replica_directory_id",
-     "log_end_offset", "configs"}
+     "log_end_offset"}
 )  # fmt: skip
 """Fields that depend on the machine, the time or the wording."""
 CHOSEN = frozenset(

@@ -237,7 +237,7 @@ KNOWN: tuple[KnownDifference, ...] = (
             and exchange.kafka["error_code"] == ErrorCode.none
         ),
         reason="EndTxn 5 with the epoch before the current one returns PRODUCER_FENCED if an older version of EndTxn "
-        "ended the transaction, because that did not increase the epoch. Kafka takes it for a retry.",
+        "ended the transaction, because that did not increase the epoch. Kafka treats it as a retry.",
     ),
     KnownDifference(
         id="describe-quorum-listeners",

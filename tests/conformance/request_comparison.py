@@ -52,7 +52,6 @@ from tests.conformance.request_generator import (
 )
 
 REQUESTS_PER_ROUND = 250
-PAGE = Path(__file__).parents[2] / "docs" / "request-comparison.md"
 SETTINGS = {
     "auto.create.topics.enable": "false",
     "num.partitions": "2",
@@ -104,7 +103,6 @@ class Result:
     kinds: Counter[str] = field(default_factory=Counter)
     """Requests with an error, by kind."""
     found: dict[tuple[str, ...], Difference] = field(default_factory=dict)
-
     history: list[Exchange] = field(default_factory=list)
     """Requests to the present brokers."""
 
@@ -298,16 +296,22 @@ def page(result: Result) -> str:
     lines += ["| Documented difference | API | Requests |", "| --- | --- | --: |"]
     for each in known:
         assert each.known is not None
-        lines.append(f"| {each.known.id}: {each.known.reason} | {each.api} | {each.count} |")
+        lines.append(
+            f"| {each.known.id}: {each.known.reason} | {_title(each.api)} | {each.count} |"
+        )
     lines += ["", "| API | Versions | Requests |", "| --- | --- | --: |"]
     for api, versions in sorted(result.versions.items()):
-        lines.append(f"| {api} | {min(versions)}-{max(versions)} | {result.sent[api]} |")
-    names = ", ".join(sorted(result.unlisted))
+        lines.append(f"| {_title(api)} | {min(versions)}-{max(versions)} | {result.sent[api]} |")
+    names = ", ".join(map(_title, sorted(result.unlisted)))
     lines += [
         "",
         f"ApiVersions of neither broker lists these APIs, to which requests were sent too: {names}.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _title(api: str) -> str:
+    return next(each.title for each in APIS.values() if each.name == api)
 
 
 def table(found: Sequence[Difference]) -> str:
