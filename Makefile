@@ -60,7 +60,7 @@ lint: .venv/.made
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	PYTHONPATH=.build $(BIN)/lint-imports  # which needs all layers in one folder
 	$(BIN)/python -m tests.prose
 
 format: .venv/.made

@@ -1,5 +1,7 @@
-"""Maps the folders at the root to the namespace package `odradek` and compiles its extension modules.
+"""Maps the folders at the root to the package `odradek` and compiles its extension modules.
 
+`package/` is the package itself, and the other folders are its subpackages. The root of the repository has no
+`__init__.py`: a script next to a clone named `odradek` would import the clone instead of the installed package.
 All else is in pyproject.toml.
 """
 
@@ -26,8 +28,8 @@ DATA = ["bench.results", "bench.peers.kfake_server"]
 
 found = find_packages(include=[pattern for layer in LAYERS for pattern in (layer, f"{layer}.*")])
 setup(
-    packages=[f"odradek.{package}" for package in [*found, *DATA]],
-    package_dir={f"odradek.{layer}": layer for layer in LAYERS},
+    packages=["odradek", *(f"odradek.{package}" for package in [*found, *DATA])],
+    package_dir={"odradek": "package", **{f"odradek.{layer}": layer for layer in LAYERS}},
     ext_modules=[
         Extension(
             "odradek.protocol.records._record_scan",
@@ -44,6 +46,7 @@ setup(
     ],
     package_data={
         **{f"odradek.{layer}": ["py.typed"] for layer in LAYERS},
+        "odradek": ["py.typed"],
         "odradek.bench.results": ["instructions.json"],
         "odradek.bench.load": ["*.c", "*.h"],
         "odradek.bench.peers": ["pom.xml", "spark_connector.xml", "delta.xml"],

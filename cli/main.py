@@ -92,6 +92,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line (default: `sys.argv`) and return the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     _open_streams()
+    if sys.platform == "win32":
+        return _refuse_platform()
     for stream in (sys.stdout, sys.stderr):
         # The terminal may not support all characters of a name
         if isinstance(stream, io.TextIOWrapper):
@@ -119,6 +121,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         _complain(f"{error.filename or 'input or output'}: {error.strerror or error}")
         _forget_stdout()
         return FAILED
+
+
+def _refuse_platform() -> int:
+    try:
+        importlib.import_module("odradek.seams")
+    except ImportError as error:
+        sys.stderr.write(f"odradek: {error}\n")
+    return FAILED
 
 
 def _run(arguments: list[str]) -> int:

@@ -7,6 +7,8 @@ virtual ones, which can be slow, torn, full, partitioned or crashed, are in `odr
 
 from __future__ import annotations
 
+import sys
+
 from odradek.seams.clock import Clock
 from odradek.seams.entropy import Entropy
 from odradek.seams.files import Files
@@ -15,6 +17,12 @@ from odradek.seams.objects import OpenObjects
 from odradek.seams.offload import Offload
 from odradek.seams.values import value_class
 from odradek.seams.workers import Workers
+
+if sys.platform == "win32":
+    raise ImportError(
+        "Odradek does not run on Windows: use WSL (wsl --install) or the container image"
+        " (docs/docker.md)"
+    )
 
 
 @value_class

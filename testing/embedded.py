@@ -13,7 +13,9 @@ gevent has patched `select`.
 
 from __future__ import annotations
 
+import importlib
 import shutil
+import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
     from odradek.seams.loop_thread import LoopThread
     from odradek.testing.broker_process import BrokerProcess, NodeOptions
     from odradek.testing.embedded_node import EmbeddedNode
+
+if sys.platform == "win32":
+    importlib.import_module("odradek.seams")  # raises ImportError, which names the alternatives
 
 T = TypeVar("T")
 Topics = Mapping[str, int] | Iterable[str]

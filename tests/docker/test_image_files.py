@@ -53,7 +53,7 @@ def test_build_context_has_every_layer_and_the_files_of_setup() -> None:
     layers = re.search(r"LAYERS = \[(.*?)\]", setup, re.DOTALL)
     assert layers is not None
     wanted = re.findall(r'"(\w+)"', layers[1])
-    wanted += ["pyproject.toml", "setup.py", "constraints.txt", "LICENSE", "README.md"]
+    wanted += ["package", "pyproject.toml", "setup.py", "constraints.txt", "LICENSE", "README.md"]
     assert {f"!{name}" for name in wanted} <= set(IGNORE)
 
 

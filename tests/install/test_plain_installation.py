@@ -2,36 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.install.environments import HERE, copy_source, new_environment, run, site_packages
 from tests.install.smoke_program import PARTS
 
-HERE = Path(__file__).parent
-REPOSITORY = HERE.parents[1]
 SIZE_MAX = 80_000_000
 """Maximum size of the installed files in bytes, with bytecode; the README names it."""
 NOT_INSTALLED = {"numpy", "re2", "pyarrow", "pyspark", "pytest"}
-NOT_COPIED = (".*", "build", "*.egg-info", "*.so", "__pycache__", "odradek-data")
-TIMEOUT_S = 300
-
-
-def run(*command: str | Path, **environment: str) -> str:
-    done = subprocess.run(
-        [str(part) for part in command],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def size_bytes(folder: Path) -> int:
@@ -41,14 +21,10 @@ def size_bytes(folder: Path) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("has_compiler", [True, False])
 def test_plain_installation_is_small_and_complete(tmp_path: Path, has_compiler: bool) -> None:
-    run(sys.executable, "-m", "venv", tmp_path / "venv")
-    python = tmp_path / "venv" / "bin" / "python"
-    (packages,) = (tmp_path / "venv" / "lib").glob("python3*/site-packages")
+    python = new_environment(tmp_path / "venv")
+    packages = site_packages(python)
     before = size_bytes(packages)
-    # pip builds in the folder that it installs.
-    source = shutil.copytree(
-        REPOSITORY, tmp_path / "source", ignore=shutil.ignore_patterns(*NOT_COPIED)
-    )
+    source = copy_source(tmp_path / "source")
     compiler = {} if has_compiler else {"CC": "false"}
     run(
         python,
