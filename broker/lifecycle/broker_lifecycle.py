@@ -41,6 +41,7 @@ from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.features import DIRECTORY_ASSIGNMENT, metadata_version
 from odradek.replication.controller.image import MetadataDelta
+from odradek.seams.containment import Containment
 from odradek.seams.locks import PromptLock
 
 if TYPE_CHECKING:
@@ -178,6 +179,9 @@ class BrokerLifecycle:
         self._wake = trio.Event()
         self._gone = trio.Event()
         self._complaint: str | None = None
+        self._requests: Containment[str] = Containment(
+            "sending", lambda subject, error: self._life.failed(self._now_ms())
+        )
         metadata.subscribe(self._metadata_changed)
 
     @property
@@ -275,7 +279,7 @@ class BrokerLifecycle:
                 self._give_up()
                 break
             else:
-                await self._send_due_request()
+                await self._requests.run("a registration or heartbeat", self._send_due_request)
         self._gone.set()
 
     @property

@@ -12,6 +12,7 @@ import trio
 from odradek.broker.network.connection import ClientConnection
 from odradek.broker.network.listeners import BoundListener, BoundListeners, close_listeners
 from odradek.broker.timers import monotonic_ms
+from odradek.seams.containment import Containment
 from odradek.seams.network import Connection, Listener, Selector
 
 if TYPE_CHECKING:
@@ -30,6 +31,13 @@ class Server:
         self._services = services
         self._selector: Selector
         self._connections: set[ClientConnection] = set()
+        self._tasks: Containment[str] = Containment("a task")
+        self._accepting: Containment[Connection] = Containment(
+            "accepting",
+            lambda connection, error: connection.abort(),
+            name=lambda connection: f"a connection of {connection.peer.host}",
+            consequence="it is closed",
+        )
         self._per_host: Counter[str] = Counter()
         self._per_listener: Counter[str] = Counter()
 
@@ -49,7 +57,9 @@ class Server:
                     for endpoint, listeners in opened:
                         for listener in listeners:
                             accepting.start_soon(self._accept, listener, endpoint, clients)
-                    accepting.start_soon(self._close_idle)
+                    accepting.start_soon(
+                        self._tasks.keep_running, "closing idle connections", self._close_idle
+                    )
                     task_status.started()
             finally:
                 unsubscribe()
@@ -66,26 +76,32 @@ class Server:
     ) -> None:
         while True:
             connection = await listener.accept()
-            wait_ms = self._wait_ms(connection.peer.host)
-            if wait_ms:
-                log.debug(
-                    "%s exceeds its connection creation rate: closed in %d ms",
-                    connection.peer,
-                    wait_ms,
-                )
-                clients.start_soon(self._close_later, connection, wait_ms)
-                continue
-            refusal = self._refusal(connection.peer.host, endpoint)
-            if refusal is not None:
-                log.warning("refused %s: %s", connection.peer, refusal)
-                connection.abort()
-                continue
-            client = ClientConnection(connection, endpoint, self._services, self._selector)
-            # Counted before the next accept, not when its task starts
-            self._connections.add(client)
-            self._per_host[connection.peer.host] += 1
-            self._per_listener[endpoint.name] += 1
-            clients.start_soon(self._talk, client)
+            self._accepting.call(connection, self._admit, connection, endpoint, clients)
+
+    def _admit(
+        self, connection: Connection, endpoint: BoundListener, clients: trio.Nursery
+    ) -> None:
+        """Start the task of a new connection, or refuse it."""
+        wait_ms = self._wait_ms(connection.peer.host)
+        if wait_ms:
+            log.debug(
+                "%s exceeds its connection creation rate: closed in %d ms",
+                connection.peer,
+                wait_ms,
+            )
+            clients.start_soon(self._close_later, connection, wait_ms)
+            return
+        refusal = self._refusal(connection.peer.host, endpoint)
+        if refusal is not None:
+            log.warning("refused %s: %s", connection.peer, refusal)
+            connection.abort()
+            return
+        client = ClientConnection(connection, endpoint, self._services, self._selector)
+        # Counted before the next accept, not when its task starts
+        self._connections.add(client)
+        self._per_host[connection.peer.host] += 1
+        self._per_listener[endpoint.name] += 1
+        clients.start_soon(self._talk, client)
 
     def _wait_ms(self, host: str) -> int:
         """Throttle time in ms of a host that exceeds its connection creation rate (KIP-612)."""

@@ -67,6 +67,7 @@ class AlterPartitionManager:
         self._waiting: dict[Replica, _PendingProposal] = {}
         self._wanted = trio.Event()
         self._complaint: str | None = None
+        self._sending: Containment[str] = Containment("a request")
         self._containment: Containment[Replica] = Containment(
             "applying the AlterPartition response",
             name=lambda replica: f"{replica[0]}-{replica[1]}",
@@ -95,7 +96,11 @@ class AlterPartitionManager:
             self._wanted = trio.Event()
             while self._waiting:
                 first = list(islice(self._waiting, PARTITIONS_AT_ONCE))
-                if not await self._send_request({each: self._waiting.pop(each) for each in first}):
+                sent = {each: self._waiting.pop(each) for each in first}
+                is_done = await self._sending.run("AlterPartition", self._send_request, sent)
+                if is_done is None:  # an unexpected error: the proposals are sent again
+                    self._waiting = {**sent, **self._waiting}
+                if not is_done:
                     await trio.sleep(PAUSE_SECONDS)
 
     async def _send_request(self, sent: Mapping[Replica, _PendingProposal]) -> bool:

@@ -52,6 +52,7 @@ class IsrMaintenance:
         self._lag_max_ms = lag_max_ms
         self._needed = trio.Event()
         self._brokers_changed = trio.Event()
+        self._tasks: Containment[str] = Containment("a task")
         self._containment: Containment[Partition] = Containment(
             "ISR maintenance", name=lambda partition: f"{partition.topic}-{partition.index}"
         )
@@ -83,8 +84,8 @@ class IsrMaintenance:
         await self._needed.wait()
         async with trio.open_nursery() as nursery:
             await nursery.start(self._alter_partition_manager.run)
-            nursery.start_soon(self._tick)
-            nursery.start_soon(self._follow_brokers)
+            for task in (self._tick, self._follow_brokers):
+                nursery.start_soon(self._tasks.keep_running, "ISR maintenance", task)
 
     async def _tick(self) -> None:
         while True:

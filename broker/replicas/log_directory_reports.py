@@ -29,6 +29,7 @@ import trio
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.image import LOST, MetadataImage
+from odradek.seams.containment import Containment
 from odradek.seams.values import value_class
 
 if TYPE_CHECKING:
@@ -223,9 +224,11 @@ class LogDirectoryReporter:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Send reports until cancelled; start it after the registration of the broker."""
         task_status.started()
+        containment: Containment[str] = Containment("a task")
+        await containment.keep_running("log directory reports", self._run)
+
+    async def _run(self) -> None:
         while True:
-            await self._wanted.wait()
-            self._wanted = trio.Event()
             while self._reports:
                 await self._pause()
                 report = self._reports.next(self._image())
@@ -233,6 +236,8 @@ class LogDirectoryReporter:
                     await self._send(report)
                 self._changed.set()
                 self._changed = trio.Event()
+            await self._wanted.wait()
+            self._wanted = trio.Event()
 
     async def _pause(self) -> None:
         """Wait until the next report is due. A failure ends the wait."""

@@ -14,6 +14,7 @@ import trio
 
 from odradek.broker.metrics.recent_statistics import RecentStatistics
 from odradek.replication.replication_quota import ReplicationQuota
+from odradek.seams.containment import Containment
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.timestamp_lookup import TimestampAndOffset
 from odradek.storage.tiered.errors import RemoteNotReady, RemoteStorageError
@@ -51,6 +52,9 @@ class RemoteReadService:
         seams, config = environment.seams, environment.config
         self._config = config
         self._clock = seams.clock
+        self._caches: Containment[str] = Containment(
+            "removing cached indexes", consequence="they stay in the cache"
+        )
         self._nursery: trio.Nursery | None = None
         self._quota = ReplicationQuota(
             lambda: config.get_int("remote.log.manager.fetch.max.bytes.per.second"),
@@ -157,7 +161,9 @@ class RemoteReadService:
             self._failing.get(where, {}).pop(segment.id.id, None)
             self.ranges.forget([segment.id.id])
             if self.indexes.has(segment.id.id):
-                self._nursery.start_soon(self.indexes.forget, [segment.id.id])
+                self._nursery.start_soon(
+                    self._caches.run, str(segment.id), self.indexes.forget, [segment.id.id]
+                )
 
     def gone(self, topic: str, index: int) -> None:
         """The replica was removed: remove its segments from the caches."""
@@ -165,7 +171,9 @@ class RemoteReadService:
         self.ranges.forget(self.ranges.segments_of(topic, index))
         indexed = self.indexes.segments_of(topic, index)
         if indexed and self._nursery is not None:
-            self._nursery.start_soon(self.indexes.forget, indexed)
+            self._nursery.start_soon(
+                self._caches.run, f"{topic}-{index}", self.indexes.forget, indexed
+            )
 
     async def find_timestamp(
         self, partition_log: PartitionLog, timestamp: int | None

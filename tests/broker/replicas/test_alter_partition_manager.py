@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import trio
 
@@ -10,6 +13,7 @@ from odradek.broker.replicas.alter_partition_manager import (
     PARTITIONS_AT_ONCE,
     AlterPartitionManager,
 )
+from odradek.broker.replicas.isr_maintenance import IsrMaintenance
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.controller.topics import NewTopic
 from odradek.replication.partition.isr_state import CommittedIsr, IsrProposal
@@ -152,3 +156,61 @@ async def test_rejected_proposal_that_is_repeated_does_not_spin(
     leader.manager.propose(leader.topic_id, 0, action, again)
     await trio.sleep(1)
     assert 10 < len(leader.channel.requested_apis) < 30
+
+
+async def test_unexpected_error_of_a_partition_or_request_does_not_affect_other_partitions(
+    autojump_clock: trio.testing.MockClock,
+    nursery: trio.Nursery,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    leader = Leader()
+    await nursery.start(leader.manager.run)
+
+    def planted(*args: object) -> None:
+        raise RuntimeError("planted")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(leader.manager, "_request", planted)
+        leader.propose(0, 1, 2)
+        await trio.sleep(0.1)
+    assert caplog.text.count("RuntimeError: planted") == 1
+    action = AlterPartition(IsrProposal(frozenset({1, 2}), 0, 0), ((1, leader.epoch),))
+    leader.manager.propose(leader.topic_id, 1, action, planted)
+    leader.propose(2, 1, 2)
+    await trio.sleep(2)
+    assert leader.responses[0] == leader.responses[2] == [CommittedIsr(frozenset({1, 2}), 0, 1)]
+
+
+async def test_unexpected_error_of_isr_maintenance_fails_only_its_partition(
+    autojump_clock: trio.testing.MockClock,
+    nursery: trio.Nursery,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ticks: list[str] = []
+
+    class Role:
+        def __init__(self, topic: str) -> None:
+            self.topic = topic
+
+        def tick(self) -> None:
+            ticks.append(self.topic)
+            if self.topic == "bad":
+                raise RuntimeError("planted")
+
+    partitions: list[Any] = [
+        SimpleNamespace(topic=name, index=0, leader_role=Role(name)) for name in ("bad", "good")
+    ]
+    leader = Leader()
+    maintenance = IsrMaintenance(
+        lambda: partitions,
+        leader.metadata.image.brokers.get,
+        lambda: leader.manager,
+        lambda log, error: None,
+        lag_max_ms=1000,
+    )
+    await nursery.start(maintenance.run)
+    maintenance.cluster_context()
+    await trio.sleep(2)
+    assert ticks.count("good") == ticks.count("bad") >= 3
+    assert caplog.text.count("Unexpected error in ISR maintenance of bad-0") == 1
