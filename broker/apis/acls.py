@@ -14,6 +14,7 @@ from typing import Any
 
 from odradek.broker.apis.response_encoding import written
 from odradek.broker.requests.context import RequestContext
+from odradek.broker.requests.steps import in_steps
 from odradek.broker.security.request_authorization import check_cluster
 from odradek.broker.timers import EventLoopYield
 from odradek.protocol import apis
@@ -112,7 +113,7 @@ def _resource(key: tuple[int, str, int], acls: Encoded) -> Values:
 
 
 async def create_acls(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    wanted = [_acl(each) for each in request.creations]
+    wanted = [_acl(each) async for each in in_steps(request.creations, ctx)]
     try:
         _check_enabled(ctx)
         responses = await ctx.services.metadata.perform(
@@ -120,7 +121,8 @@ async def create_acls(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
         )
     except KafkaError as error:
         responses = [error] * len(wanted)
-    return {"results": [_result(response, "") for response in responses]}
+    results = in_steps(responses, ctx)
+    return {"results": [_result(response, "") async for response in results]}
 
 
 def _acl(wanted: Any) -> Acl:
@@ -147,7 +149,7 @@ def _result(error: KafkaError | None, nothing: str | None = None) -> Values:
 
 
 async def delete_acls(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
-    filters = [_filter(each) for each in request.filters]
+    filters = [_filter(each) async for each in in_steps(request.filters, ctx)]
     try:
         _check_enabled(ctx)
         deleted = await ctx.services.metadata.perform(

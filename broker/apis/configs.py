@@ -192,7 +192,7 @@ Check = Callable[[Any, RequestContext], bool]
 
 async def alter_configs(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     """AlterConfigs: replace all configs of the resources (KIP-133)."""
-    responses, wanted = _preprocess(request, ctx, _check_replacement)
+    responses, wanted = await _preprocess(request, ctx, _check_replacement)
 
     def operation(image: MetadataImage) -> ControllerResult[list[AlteredConfigResource]]:
         return operations.alter_configs(
@@ -206,13 +206,14 @@ async def alter_configs(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
             validate_only=request.validate_only,
         )
 
-    return _responses(request, responses, await _perform(operation, request, wanted, ctx))
+    altered = await _perform(operation, request, wanted, ctx)
+    return await _responses(request, responses, altered, ctx)
 
 
 async def incremental_alter_configs(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     """IncrementalAlterConfigs: set, delete, append to or subtract from single configs (KIP-339)."""
     validate_only = request.validate_only
-    responses, wanted = _preprocess(
+    responses, wanted = await _preprocess(
         request, ctx, lambda resource, ctx: _check_alteration(resource, ctx, validate_only)
     )
 
@@ -226,7 +227,8 @@ async def incremental_alter_configs(request: Any, ctx: RequestContext) -> Mappin
             validate_only=validate_only,
         )
 
-    return _responses(request, responses, await _perform(operation, request, wanted, ctx))
+    altered = await _perform(operation, request, wanted, ctx)
+    return await _responses(request, responses, altered, ctx)
 
 
 def _is_past_brokers(ctx: RequestContext) -> bool:
@@ -269,7 +271,7 @@ def _alterations(resource: Any) -> list[ConfigAlteration]:
     ]
 
 
-def _preprocess(
+async def _preprocess(
     request: Any, ctx: RequestContext, check: Check
 ) -> tuple[dict[Resource, AlteredConfigResource], list[Any]]:
     """Results of the resources that this broker handles itself, and the resources that are left for the
@@ -277,7 +279,7 @@ def _preprocess(
     counts = Counter(_key(resource) for resource in request.resources)
     responses: dict[Resource, AlteredConfigResource] = {}
     left: list[Any] = []
-    for resource in request.resources:
+    async for resource in in_steps(request.resources, ctx):
         try:
             if counts[_key(resource)] > 1:
                 raise KafkaError(
@@ -417,10 +419,11 @@ def _alter_loggers(resource: Any, ctx: RequestContext, validate_only: bool) -> N
             loggers.set_level(name, level)
 
 
-def _responses(
+async def _responses(
     request: Any,
     responses: dict[Resource, AlteredConfigResource],
     altered: Sequence[AlteredConfigResource],
+    ctx: RequestContext,
 ) -> Mapping[str, Any]:
     for each in altered:
         responses[each.resource_type, each.resource_name] = each
@@ -432,7 +435,7 @@ def _responses(
                 "resource_type": resource.resource_type,
                 "resource_name": resource.resource_name,
             }
-            for resource in request.resources
+            async for resource in in_steps(request.resources, ctx)
         ]
     }
 

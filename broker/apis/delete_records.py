@@ -53,7 +53,7 @@ async def delete_records(request: Any, ctx: RequestContext) -> Mapping[str, Any]
     the segments."""
     wanted: dict[str, dict[int, Any]] = {}
     for topic in request.topics:  # as in Kafka, the last of several entries for a partition counts
-        for each in topic.partitions:
+        async for each in in_steps(topic.partitions, ctx):
             wanted.setdefault(topic.name, {})[each.partition_index] = each
     topics = [
         (
@@ -74,7 +74,7 @@ async def delete_records(request: Any, ctx: RequestContext) -> Mapping[str, Any]
             if not waits:
                 break
             await PartitionChangeWatcher.wait(waits)
-    for each in every:
+    async for each in in_steps(every, ctx):
         if each.waits_in is not None:
             each.error_code = ErrorCode.request_timed_out
     return {
@@ -87,7 +87,7 @@ async def delete_records(request: Any, ctx: RequestContext) -> Mapping[str, Any]
                         "low_watermark": each.low_watermark,
                         "error_code": each.error_code,
                     }
-                    for each in deletions
+                    async for each in in_steps(deletions, ctx)
                 ],
             }
             for name, deletions in topics

@@ -37,7 +37,9 @@ async def describe_topic_partitions(request: Any, ctx: RequestContext) -> Mappin
             request.response_partition_limit,
         ),
     )
-    ahead = sorted((name for name in names if _order(name) >= _order(start)), key=_order)
+    first_order = _order(start)
+    by_order = {_order(name): name async for name in in_steps(names, ctx)}
+    ahead = [by_order[order] for order in sorted(by_order) if order >= first_order]
     denied = [name async for name in in_steps(ahead, ctx) if not may_topic(ctx, name)]
     first = cursor.partition_index if cursor is not None else 0
     if denied:

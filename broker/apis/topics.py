@@ -19,6 +19,7 @@ from odradek.broker.coordination.internal_topics import is_internal_topic
 from odradek.broker.quotas.partition_mutation_quota import mutations_of
 from odradek.broker.replicas.topic_creation import create_topics as create_as_controller
 from odradek.broker.requests.context import RequestContext
+from odradek.broker.requests.steps import in_steps
 from odradek.broker.security.request_authorization import TopicDenied, may_cluster, may_topic
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -59,7 +60,11 @@ async def in_time(timeout: timedelta, operation: Callable[[], Awaitable[T]]) -> 
 
 async def create_topics(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     denied = _denied_names(request, ctx)
-    wanted = [_new_topic(topic) for topic in request.topics if topic.name not in denied]
+    wanted = [
+        _new_topic(topic)
+        async for topic in in_steps(request.topics, ctx)
+        if topic.name not in denied
+    ]
     mutations = mutations_of(ctx, is_free=all(map(is_internal_topic, _names(request))))
     try:
         created = await in_time(
@@ -69,15 +74,12 @@ async def create_topics(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
             ),
         )
     except KafkaError as error:
-        responses = [_not_created(name, error) for name in _names(request)]
+        names = in_steps(_names(request), ctx)
+        responses = [_not_created(name, error) async for name in names]
         return {"throttle_time": mutations.wait, "topics": responses}
-    return {
-        "throttle_time": mutations.wait,
-        "topics": [
-            *(_created(topic, ctx) for topic in created),
-            *(_not_created(name, TopicDenied()) for name in denied),
-        ],
-    }
+    responses = [_created(topic, ctx) async for topic in in_steps(created, ctx)]
+    responses += [_not_created(name, TopicDenied()) async for name in in_steps(denied, ctx)]
+    return {"throttle_time": mutations.wait, "topics": responses}
 
 
 def _denied_names(request: Any, ctx: RequestContext) -> Set[str]:
@@ -193,7 +195,8 @@ async def delete_topics(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
                 request.timeout, lambda: _delete(unique, ctx, mutations.charge)
             )
         except KafkaError as error:
-            responses = [_not_deleted(*each, error) for each in requested]
+            topics = in_steps(requested, ctx)
+            responses = [_not_deleted(*each, error) async for each in topics]
     return {"throttle_time": mutations.wait, "responses": responses}
 
 
@@ -224,14 +227,14 @@ async def _delete(
     ids = [topic_id for _, topic_id in topics if topic_id is not None]
     may_delete_all = ctx.authorizer is None or may_cluster(ctx, AclOperation.DELETE)
 
-    def operation(image: MetadataImage) -> ControllerResult[list[Values]]:
-        denied = [] if may_delete_all else _undeletable(names, ids, image, ctx)
-        plan = topic_operations.delete_topics(image, names, ids, charge=charge)
-        return ControllerResult(
-            plan.records, [*denied, *(_deleted(topic) for topic in plan.result)]
-        )
+    denied: list[Values] = []
 
-    return await ctx.services.metadata.perform(operation)
+    def operation(image: MetadataImage) -> ControllerResult[list[DeletedTopic]]:
+        denied[:] = [] if may_delete_all else _undeletable(names, ids, image, ctx)
+        return topic_operations.delete_topics(image, names, ids, charge=charge)
+
+    deleted = await ctx.services.metadata.perform(operation)
+    return [*denied, *[_deleted(topic) async for topic in in_steps(deleted, ctx)]]
 
 
 def _unique_topics(
@@ -298,17 +301,15 @@ async def create_partitions(request: Any, ctx: RequestContext) -> Mapping[str, A
         results = [
             PartitionsResult(name, error.code, error.message or None) for name in _names(request)
         ]
-    return {
-        "throttle_time": mutations.wait,
-        "results": [
-            {
-                "name": result.topic,
-                "error_code": result.error_code,
-                "error_message": result.error_message,
-            }
-            for result in results
-        ],
-    }
+    values = [
+        {
+            "name": result.topic,
+            "error_code": result.error_code,
+            "error_message": result.error_message,
+        }
+        async for result in in_steps(results, ctx)
+    ]
+    return {"throttle_time": mutations.wait, "results": values}
 
 
 async def _add(request: Any, ctx: RequestContext, charge: MutationCharge) -> list[PartitionsResult]:

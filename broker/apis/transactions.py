@@ -106,7 +106,7 @@ async def _add_partitions(
     other results have one topic for the partitions of a name.
     """
     is_client = ctx.api_version < BATCHED_SINCE
-    partitions = _partitions(topics)
+    partitions = await _partitions(topics, ctx)
     if is_client and not may_transactional_id(ctx, transactional_id):
         return _as_requested(topics, dict.fromkeys(partitions, TransactionalIdDenied.code))
     refused = {
@@ -116,7 +116,7 @@ async def _add_partitions(
     }
     if refused:
         not_attempted = ErrorCode.operation_not_attempted
-        return _by_topic({each: refused.get(each, not_attempted) for each in partitions})
+        return await _by_topic({each: refused.get(each, not_attempted) for each in partitions}, ctx)
     errors = await ctx.services.transactions.add_partitions(
         transactional_id,
         *producer,
@@ -125,7 +125,7 @@ async def _add_partitions(
         client_version=BEFORE_EPOCH_BUMP if is_client else TRANSACTION_VERSION_2,
     )
     known = {each: _known(code, ctx) for each, code in errors.items()}
-    return _by_topic(known) if verify_only else _as_requested(topics, known)
+    return await _by_topic(known, ctx) if verify_only else _as_requested(topics, known)
 
 
 def _check_partition(
@@ -149,13 +149,10 @@ def _known(code: ErrorCode, ctx: RequestContext) -> ErrorCode:
     return code
 
 
-def _partitions(topics: Iterable[Any]) -> list[TopicPartition]:
+async def _partitions(topics: Iterable[Any], ctx: RequestContext) -> list[TopicPartition]:
     """Distinct partitions of the topics."""
-    return list(
-        dict.fromkeys(
-            TopicPartition(topic.name, index) for topic in topics for index in topic.partitions
-        )
-    )
+    every = ((topic.name, index) for topic in topics for index in topic.partitions)
+    return list({TopicPartition(*each): None async for each in in_steps(every, ctx)})
 
 
 def _as_requested(topics: Iterable[Any], errors: Errors) -> list[Values]:
@@ -174,9 +171,9 @@ def _as_requested(topics: Iterable[Any], errors: Errors) -> list[Values]:
     ]
 
 
-def _by_topic(errors: Errors) -> list[dict[str, Any]]:
+async def _by_topic(errors: Errors, ctx: RequestContext) -> list[dict[str, Any]]:
     topics: dict[str, list[dict[str, Any]]] = {}
-    for (topic, index), code in errors.items():
+    async for (topic, index), code in in_steps(errors.items(), ctx):
         result = {"partition_index": index, "partition_error_code": code}
         topics.setdefault(topic, []).append(result)
     return [{"name": name, "results_by_partition": found} for name, found in topics.items()]

@@ -304,7 +304,9 @@ class GroupCoordinator:
         """Delete groups; an error code for each."""
         self._timers.run_due()  # expire sessions first: an expired member does not count
         results: list[tuple[str, ErrorCode]] = []
+        event_loop = EventLoopYield(self._clock)
         for group_id in dict.fromkeys(group_ids):
+            await event_loop.yield_if_due()
             try:
                 response = await self._run_request(group_id, _delete(group_id), GroupErrors)
                 results += response.groups
