@@ -56,15 +56,18 @@ class ComparedBroker:
 
     # State before the first generated request
 
-    def prepare(self) -> None:
-        """Create topics, records, groups with a member, a transaction, configs, ACLs, quotas and credentials."""
+    def prepare(self, now_ms: int) -> None:
+        """Create topics, records, groups with a member, a transaction, configs, ACLs, quotas and credentials.
+
+        `now_ms` is the time of the records, which must be the same on both brokers.
+        """
         topics = [
             {"name": name, "num_partitions": 2, "replication_factor": 1,
              "configs": [{"name": "cleanup.policy", "value": "compact"}] if name == "compacted" else []}
             for name in TOPICS
         ]  # fmt: skip
         self.request(apis.CREATE_TOPICS, 7, {"topics": topics, "timeout": 10_000})
-        data = bytes(build_batch([Record(-1, 1_700_000_000_000 + i, b"k", b"v") for i in range(3)]))
+        data = bytes(build_batch([Record(-1, now_ms + i, b"k", b"v") for i in range(3)]))
         produce = {"acks": -1, "timeout": 5000, "transactional_id": None, "topic_data": [
             {"name": "t1", "partition_data": [{"index": 0, "records": data}]}]}  # fmt: skip
         self._retry(

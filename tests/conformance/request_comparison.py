@@ -171,8 +171,15 @@ def _short(value: Any) -> str:
     return str(value)[:60]
 
 
-def compare(requests: int, seed: int, only: str | None, *, examples: bool = False) -> Result:
-    """Send the requests in rounds."""
+def compare(
+    requests: int,
+    seed: int,
+    only: str | None,
+    *,
+    examples: bool = False,
+    page_file: Path | None = None,
+) -> Result:
+    """Send the requests in rounds, after each of which the page is written."""
     result = Result(seed, examples)
     rng = random.Random(seed)
     turn: Iterator[tuple[Api, int]] | None = None
@@ -202,6 +209,8 @@ def compare(requests: int, seed: int, only: str | None, *, examples: bool = Fals
                 file=sys.stderr,
                 flush=True,
             )
+            if page_file is not None:
+                page_file.write_text(page(result))
         started.result()[0].close()
     return result
 
@@ -209,13 +218,14 @@ def compare(requests: int, seed: int, only: str | None, *, examples: bool = Fals
 def _start() -> tuple[ExitStack, list[ComparedBroker]]:
     """Start both brokers; the stack stops them."""
     sides = []
+    now_ms = int(time.time() * 1000)
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         for name in brokers.TITLES:
             process = stack.enter_context(brokers.start(name, directory / name, SETTINGS))
             side = ComparedBroker(process.bootstrap, process.log_dirs[0])
             stack.callback(side.close)
-            side.prepare()
+            side.prepare(now_ms)
             sides.append(side)
         return stack.pop_all(), sides
 
@@ -343,9 +353,13 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--page", type=Path, help="write the result to this file")
     options = parser.parse_args(words)
-    result = compare(options.requests, options.seed, options.api, examples=options.examples)
-    if options.page is not None:
-        options.page.write_text(page(result))
+    result = compare(
+        options.requests,
+        options.seed,
+        options.api,
+        examples=options.examples,
+        page_file=options.page,
+    )
     known = [each for each in result.found.values() if each.known is not None]
     for entry in sorted(known, key=lambda entry: entry.api):
         assert entry.known is not None
