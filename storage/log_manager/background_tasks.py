@@ -14,6 +14,7 @@ from math import inf
 
 import trio
 
+from odradek.protocol.errors import KafkaError
 from odradek.seams.clock import Clock
 from odradek.seams.containment import Containment
 from odradek.seams.offload import Offload
@@ -63,6 +64,8 @@ async def run(
                 nursery.start_soon(containment.keep_running, "the log manager", repeat)
         for task in (services.directory_deletion.run, *tasks):
             nursery.start_soon(containment.keep_running, "the log manager", task)
+        search = partial(report_missing_segments, services)
+        nursery.start_soon(containment.keep_running, "the log manager", search)
         for directory_logs in services.online_directories():
             path = str(directory_logs.directory.path)
             nursery.start_soon(containment.keep_running, path, flushing.run, directory_logs)
@@ -175,6 +178,37 @@ def _remove_deleted(logs: Sequence[PartitionLog], now_ms: int) -> None:
     for partition_log in logs:
         if partition_log.failure is None:
             attempt(partition_log, lambda each: each.remove_deleted(now_ms))
+
+
+SEARCH_PAUSE_SECONDS = 0.01
+"""Pause after the search of a log, so that clients are not delayed."""
+
+
+async def report_missing_segments(services: LogServices) -> None:
+    """Search each log with several segments once for missing ones, and log an error for each gap."""
+    await services.clock.sleep(services.intervals().initial_delay_ms / 1000)
+    for partition_log in services.logs():
+        if len(partition_log.segments) < 2 or partition_log.failure is not None:
+            continue
+        from odradek.storage.log.missing_segments import find_missing_offsets
+
+        try:
+            lane = services.lane_of(partition_log)
+            gaps = await services.offload.run(find_missing_offsets, partition_log, lane=lane)
+        except (OSError, ValueError, KeyError, KafkaError) as error:
+            # The log was deleted or went offline; an error of the disk is found by the next read.
+            _logger.info(
+                "log %s was not searched for missing segments: %s", partition_log.directory, error
+            )
+            continue
+        for first, last in gaps:
+            _logger.error(
+                "a segment of log %s is missing: no segment has offsets %d to %d, and consumers skip them",
+                partition_log.directory,
+                first,
+                last,
+            )
+        await services.clock.sleep(SEARCH_PAUSE_SECONDS)
 
 
 RETRY_SECONDS = 1.0
