@@ -291,9 +291,38 @@ class Node:
         services = self.services
         services.quorum_controller = QuorumController(self.metadata, self.seams.clock, self.config)
         await nursery.start(services.quorum_controller.run)
+        self._start_disablements(nursery)
         registration = ControllerRegistration(self.metadata, services.controller_channel)
         await nursery.start(registration.run)
         await nursery.start(Server(services).serve, listeners)
+
+    def _start_disablements(self, nursery: trio.Nursery) -> None:
+        """Complete disablements of tiered storage (KIP-950), once the metadata has one."""
+        metadata = self.metadata
+
+        def start(image: MetadataImage) -> bool:
+            if not image.tiering:
+                return False
+            from odradek.broker.controller.topic_disablements import TopicDisablements
+            from odradek.broker.network.broker_connections import BrokerConnections
+
+            connections = BrokerConnections(
+                self.seams.network,
+                lambda: metadata.image,
+                lambda: self.config.inter_broker_listener,
+                client_id=f"controller-{self.node_id}-tiering",
+            )
+            connections.start(nursery)
+            nursery.start_soon(TopicDisablements(metadata, connections).run)
+            return True
+
+        if not start(metadata.image):
+
+            def changed(delta: MetadataDelta) -> None:
+                if start(delta.image):
+                    unsubscribe()
+
+            unsubscribe = metadata.subscribe(changed)
 
     async def _run_controller_only(
         self, nursery: trio.Nursery, task_status: trio.TaskStatus[None]

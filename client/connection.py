@@ -20,7 +20,7 @@ import trio
 
 from odradek.client.errors import ClientError, Refused, TimedOut, Unreachable, Unsupported
 from odradek.protocol import messages
-from odradek.protocol.apis import API_VERSIONS, Api
+from odradek.protocol.apis import API_VERSIONS, PRIVATE_APIS, Api
 from odradek.protocol.errors import ErrorCode, InvalidFrame, error_code
 from odradek.protocol.framing import frame_head, read_response_header, request_header
 from odradek.seams.files import Buffer
@@ -142,6 +142,8 @@ class BrokerConnection:
         client_max = api.max_version if at_most is None else min(api.max_version, at_most)
         version = min(high, client_max)
         if version < max(low, api.min_version):
+            if api.key in PRIVATE_APIS:
+                return api.max_version
             supported = f"supports versions {low} to {high} of" if high >= 0 else "does not support"
             raise Unsupported(
                 f"the broker at {self.address} {supported} {api.title}; "

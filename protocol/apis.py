@@ -1,6 +1,6 @@
 """The table of the APIs of Apache Kafka 4.3, with one row for each.
 
-Dispatch, ApiVersions and docs/compatibility.md are derived from it. A node serves the APIs for which it has a
+Dispatch, ApiVersions and docs/compatibility.md are derived from it. `PRIVATE_APIS` has those that Kafka lacks. A node serves the APIs for which it has a
 handler. The versions are the stable ones; InitProducerId 6 is unreleased in 4.3.
 """
 
@@ -170,6 +170,15 @@ ALTER_SHARE_GROUP_OFFSETS = _api(91, "alter_share_group_offsets", 0, 0, 0, BROKE
 DELETE_SHARE_GROUP_OFFSETS = _api(92, "delete_share_group_offsets", 0, 0, 0, BROKER)
 
 APIS = _rows
+
+DISABLE_REMOTE_TOPIC = Api(20_950, "disable_remote_topic", 0, 0, 0, BROKER, 0)
+PRIVATE_APIS: Mapping[int, Api] = {DISABLE_REMOTE_TOPIC.key: DISABLE_REMOTE_TOPIC}
+"""APIs between nodes of Odradek, by key. ApiVersions does not report them."""
+
+
+def find_api(key: int) -> Api | None:
+    """The API with this key, None if there is none."""
+    return APIS.get(key) or PRIVATE_APIS.get(key)
 
 
 def compatibility_rows(served: Iterable[Api]) -> list[tuple[str, int, str, str]]:

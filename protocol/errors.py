@@ -56,6 +56,13 @@ class InvalidFrame(Exception):
 _BY_VALUE = {int(code): code for code in ErrorCode}
 
 
+def private_error_code(name: str, value: int) -> ErrorCode:
+    """An error code of Odradek's own, which Kafka's clients report as UNKNOWN_SERVER_ERROR with the message."""
+    code = int.__new__(ErrorCode, value)
+    code._name_, code._value_, code.retriable = name, value, True
+    return code
+
+
 def error_code(value: int) -> ErrorCode:
     """The error with this code. An unknown code is UNKNOWN_SERVER_ERROR, as in the Java client."""
     return _BY_VALUE.get(value, ErrorCode.unknown_server_error)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from struct import Struct
 
-from odradek.protocol.apis import API_VERSIONS, APIS, Api
+from odradek.protocol.apis import API_VERSIONS, APIS, Api, find_api
 from odradek.protocol.codec.primitives import MAX_STRING_BYTES
 from odradek.protocol.errors import InvalidFrame
 from odradek.seams.files import Buffer, FileSlice
@@ -63,7 +63,7 @@ def read_request_header(frame: memoryview) -> RequestHeader:
     if size < 10:
         raise InvalidFrame(f"a request of {size} bytes is too short for a header")
     api_key, version, correlation_id, length = _FIXED.unpack_from(frame)
-    api = APIS.get(api_key)
+    api = APIS.get(api_key) or find_api(api_key)
     if api is None:
         raise UnknownApi(f"unknown API key {api_key}")
     body = 10

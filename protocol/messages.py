@@ -13,12 +13,13 @@ from dataclasses import fields
 from importlib import import_module
 from typing import Any, cast
 
-from odradek.protocol.apis import APIS
+from odradek.protocol.apis import APIS, PRIVATE_APIS
 from odradek.protocol.codec.reading import MAX_ELEMENTS, compile_reader, compile_steps_reader
-from odradek.protocol.codec.structure import Structure, kio_structure
+from odradek.protocol.codec.structure import Structure, kio_structure, record_structure
 from odradek.protocol.codec.writing import Encoded as Encoded
 from odradek.protocol.codec.writing import Repeated as Repeated
 from odradek.protocol.codec.writing import compile_item_writer, compile_steps_writer, compile_writer
+from odradek.protocol.schemas.definition import StoredRecord
 
 REQUEST_ELEMENTS_MAX = 1 << 17
 """Limit of the elements in all arrays of a request, equal to the limit of partitions in Produce and Fetch.
@@ -110,7 +111,11 @@ def field(entity: Any, name: str, default: Any = None) -> Any:
 
 
 def load(api_key: int, version: int, direction: str) -> type[Any]:
-    """Import kio's class of a message. `direction` is "request" or "response"."""
+    """Import the class of a message: kio's, or that of a private API. `direction` is "request" or "response"."""
+    if (private := PRIVATE_APIS.get(api_key)) is not None:
+        from odradek.protocol.schemas import private_apis
+
+        return cast(type[Any], getattr(private_apis, private.title + direction.title()))
     name = APIS[api_key].name
     module = import_module(f"kio.schema.{name}.v{version}.{direction}")
     return cast(type[Any], getattr(module, APIS[api_key].title + direction.title()))
@@ -143,6 +148,8 @@ def _writer(api_key: int, version: int, direction: str) -> _Write:
 
 
 def _structure_of(entity_type: type[Any]) -> Structure:
+    if issubclass(entity_type, StoredRecord):
+        return record_structure(entity_type, version=0)
     return kio_structure(entity_type, _unknown_names)
 
 

@@ -61,7 +61,8 @@ def _finalized(levels: tuple[tuple[str, int], ...]) -> messages.Repeated:
 def _served(*, of_controller: bool) -> messages.Repeated:
     """Served APIs with their versions, the same for all connections of a kind of listener."""
     served = SERVED_BY_CONTROLLERS if of_controller else SERVED
-    return messages.Repeated(version_range(apis.APIS[key]) for key in sorted(served))
+    shown = sorted(served.keys() - apis.PRIVATE_APIS.keys())
+    return messages.Repeated(version_range(apis.APIS[key]) for key in shown)
 
 
 HANDLERS = {apis.API_VERSIONS: api_versions}

@@ -204,6 +204,7 @@ async def alter_configs(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
             validate_config=partial(validate_resource_configs, ctx.services.config),
             past_brokers=_is_past_brokers(ctx),
             validate_only=request.validate_only,
+            retain_on_disable=_retains_on_disable(ctx),
         )
 
     altered = await _perform(operation, request, wanted, ctx)
@@ -225,10 +226,15 @@ async def incremental_alter_configs(request: Any, ctx: RequestContext) -> Mappin
             list_configs=list_configs(),
             past_brokers=_is_past_brokers(ctx),
             validate_only=validate_only,
+            retain_on_disable=_retains_on_disable(ctx),
         )
 
     altered = await _perform(operation, request, wanted, ctx)
     return await _responses(request, responses, altered, ctx)
+
+
+def _retains_on_disable(ctx: RequestContext) -> bool:
+    return ctx.services.config.get_bool("odradek.remote.log.retain.on.disable")
 
 
 def _is_past_brokers(ctx: RequestContext) -> bool:

@@ -50,6 +50,8 @@ ODRADEK_CONFIGS = frozenset(
         "num.replica.move.threads",
         "intra.broker.throttled.rate",
         "odradek.metrics.listener",
+        "odradek.remote.log.retain.on.disable",
+        "remote.log.disable.policy",
         "remote.log.index.file.cache.total.size.mb",
         "remote.partition.remover.task.interval.ms",
     }

@@ -50,6 +50,9 @@ REMOTE: Rows = (
     row("remote.log.index.file.cache.total.size.mb", LONG, None, LOW, internal=True, effect=True,
         doc="KIP-405's name for `remote.log.index.file.cache.total.size.bytes`; the value is in MiB. "
             "Ignored if that config is set."),
+    row("odradek.remote.log.retain.on.disable", BOOLEAN, "false", LOW, internal=True, effect=True,
+        doc="Whether `remote.storage.enable=false` without a policy retains the data in the remote tier, as in "
+            "KIP-950. Otherwise it is an error, as in Kafka. The active controller uses its own value."),
     row("remote.log.index.file.cache.ttl.ms", LONG, "900000", LOW, at_least(-1), internal=True, effect=True,
         doc="The time in ms without use after which an index is evicted from the cache. -1 disables it. For "
             "tests."),

@@ -7,6 +7,7 @@ from typing import cast
 
 from odradek.broker.config.all_configs import TOPIC
 from odradek.broker.config.types import ConfigError, ConfigValue, to_text
+from odradek.storage.log.config import with_disable_policy
 
 _MS_PER_MINUTE = 60 * 1000
 _MS_PER_HOUR = 60 * _MS_PER_MINUTE
@@ -61,7 +62,8 @@ def validate_topic(
     for name in configs:
         if name not in TOPIC:
             raise ConfigError(f"Unknown topic config name: {name}")
-    values = {**defaults, **{name: TOPIC[name].parse(text) for name, text in configs.items()}}
+    texts = with_disable_policy(cast(Mapping[str, str], configs))
+    values = {**defaults, **{name: TOPIC[name].parse(text) for name, text in texts.items()}}
     low = cast(int, values["min.compaction.lag.ms"])
     high = cast(int, values["max.compaction.lag.ms"])
     if low > high:

@@ -160,6 +160,11 @@ TOPIC_ROWS: Rows = (
     row("remote.log.delete.on.disable", BOOLEAN, "false", MEDIUM, scope=Scope.TOPIC, effect=True,
         doc="Whether the data in the remote tier is deleted when `remote.storage.enable` is set to false. "
             "Tiered storage can be disabled only if this is true."),
+    row("remote.log.disable.policy", STRING, None, MEDIUM, scope=Scope.TOPIC,
+        internal=True, effect=True,
+        doc="What happens to the data in the remote tier when `remote.storage.enable` is set to false "
+            "(KIP-950): `retain` keeps it readable until it expires by retention, `delete` deletes it. It is "
+            "removed when tiered storage is enabled again. Apache Kafka does not have it."),
     row("internal.segment.bytes", INT, None, MEDIUM, scope=Scope.TOPIC, internal=True, effect=True,
         doc="The maximum size of a segment in bytes; it may be below the minimum of `segment.bytes`. For "
             "tests."),

@@ -30,7 +30,7 @@ from odradek.replication.controller.image import MetadataDelta, TopicImage
 from odradek.replication.partition.partition import Partition
 from odradek.storage.directories.log_directory import LogDirectory
 from odradek.storage.errors import DiskFull, NoDirectory
-from odradek.storage.log.config import LogConfig
+from odradek.storage.log.config import LogConfig, with_disable_policy
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log_manager.log_manager import LogManager, LogServices
 
@@ -155,7 +155,8 @@ class ReplicaManager:
         """
         image = self._environment.metadata.image
         for name in image.topics_by_name:
-            enabled = image.topic_configs(name).get("remote.storage.enable", "")
+            configs = with_disable_policy(image.topic_configs(name))
+            enabled = configs.get("remote.storage.enable", "")
             if enabled.strip().lower() == "true":
                 raise CannotStart(
                     f"topic {name} has remote.storage.enable=true, but this broker does not have"

@@ -127,7 +127,7 @@ responses are the same except for the differences above and the following ones:
 
 def page() -> str:
     """The text of docs/compatibility.md."""
-    served = [APIS[key] for key in (*SERVED, *SERVED_BY_CONTROLLERS)]
+    served = [api for key, api in APIS.items() if key in SERVED or key in SERVED_BY_CONTROLLERS]
     rows = "".join(
         f"| {name} | {key} | {kafka} | {odradek or 'no'} |\n"
         for name, key, kafka, odradek in compatibility_rows(served)

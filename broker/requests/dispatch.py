@@ -50,6 +50,7 @@ MODULES: Mapping[str, Sequence[Api]] = {
     ),
     "delete_records": (apis.DELETE_RECORDS,),
     "describe_topic_partitions": (apis.DESCRIBE_TOPIC_PARTITIONS,),
+    "disable_remote_topic": (apis.DISABLE_REMOTE_TOPIC,),
     "elect_leaders": (apis.ELECT_LEADERS,),
     "fetch": (apis.FETCH,),
     "find_coordinator": (apis.FIND_COORDINATOR,),
@@ -155,7 +156,7 @@ def find_route(api_key: int) -> Route | None:
     if module is None:
         return None
     route = _load(module, MODULES[module], api_key)
-    if apis.APIS[api_key] not in FORWARDED:
+    if apis.find_api(api_key) not in FORWARDED:
         return route
     from odradek.broker.requests.forwarding import forwarded
 
@@ -182,7 +183,9 @@ def _load(module: str, rows: Sequence[Api], api_key: int) -> Route:
     assert handlers.keys() == set(rows), (
         f"{module} does not serve the APIs that MODULES lists for it"
     )
-    row = handlers[apis.APIS[api_key]]
+    api = apis.find_api(api_key)
+    assert api is not None
+    row = handlers[api]
     return row if isinstance(row, Route) else Route(row)
 
 

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from odradek.broker.requests.context import RequestContext
 from odradek.broker.requests.route import Route
-from odradek.protocol.apis import APIS
+from odradek.protocol.apis import find_api
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.controller.image import TopicImage
 from odradek.seams.network import Address
@@ -63,9 +63,10 @@ def logged(
 
         def write(api_key: int, version: int, values: Any) -> Any:
             if log.isEnabledFor(logging.DEBUG):
+                api = find_api(api_key)
                 log.debug(
                     "Completed %s v%d from %s%s: %s",
-                    APIS[api_key].title,
+                    api_key if api is None else api.title,
                     version,
                     peer,
                     request_text,

@@ -101,6 +101,7 @@ RULES: Final[Mapping[Api, Rule]] = {
     apis.REMOVE_RAFT_VOTER: Rule(cluster=Op.ALTER),
     # Requests of nodes to the active controller
     apis.ENVELOPE: Rule(cluster=Op.CLUSTER_ACTION),
+    apis.DISABLE_REMOTE_TOPIC: Rule(cluster=Op.CLUSTER_ACTION),
     apis.BROKER_REGISTRATION: Rule(cluster=Op.CLUSTER_ACTION),
     apis.BROKER_HEARTBEAT: Rule(cluster=Op.CLUSTER_ACTION),
     apis.CONTROLLER_REGISTRATION: Rule(cluster=Op.CLUSTER_ACTION),

@@ -66,14 +66,17 @@ class ExpirationTask:
         tools: ExpirationTaskContext,
         *,
         lacks_leader_epochs: Callable[[], bool] = lambda: False,
+        copies: bool = True,
     ) -> None:
         """`lacks_leader_epochs`: the log has lost leader epochs of offsets in the remote tier.
         Their segments would seem to be outside the lineage, so only incomplete copies and
-        deletions are processed."""
+        deletions are processed. `copies`: a copy task writes the summaries. Without one, they are deleted after the
+        last segment."""
         self._partition = partition
         self._id = id
         self._tools = tools
         self._lacks_leader_epochs = lacks_leader_epochs
+        self._may_have_summaries = not copies
         self._is_start_known = False
         self.remote_bytes = 0
         """Size of the remote segments of this lineage at the last run (S-02). The following
@@ -99,6 +102,9 @@ class ExpirationTask:
         self.to_delete_segments = len(expired)
         self.to_delete_bytes = sum(each.segment.size_bytes for each in expired)
         await _delete(self._tools, expired, self._deleted)
+        if self._may_have_summaries and not self._tools.metadata.segment_count(self._id):
+            await self._tools.work.remove_summaries(self._id)
+            self._may_have_summaries = False
         return decided.more and bool(expired)
 
     def _deleted(self, segment: RemoteLogSegmentMetadata) -> None:
@@ -207,6 +213,11 @@ class RemoteDeletionTask:
             await self._tools.work.remove_summaries(self._id)
             self._is_removed = True
         return len(found) == EXPIRED_AT_ONCE
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all remote segments are deleted, and the log starts with the local data."""
+        return self._is_removed and not self._tools.metadata.segment_count(self._id)
 
     async def _find(self) -> list[ExpiredSegment]:
         """First segments that can be deleted; other tasks run in between."""

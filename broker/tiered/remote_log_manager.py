@@ -130,6 +130,7 @@ class _TieredPartition:
         self.leading_since = partition.leading_since
         self.scope = trio.CancelScope()
         self.expirer: ExpirationTask | None = None
+        self.remover: RemoteDeletionTask | None = None
         self.lacks_leader_epochs = False
         """Whether the log lacks leader epochs of offsets in the remote tier."""
         self.knows_copies = False
@@ -224,6 +225,20 @@ class RemoteLogManager:
             self._end((topic, index), known)
             self._metadata.stop_partitions([known.id])
             self._metrics.forget(topic=topic, partition=index)
+
+    def is_disabled(self, partition: Partition) -> bool:
+        """Whether this node has finished its part of disabling tiered storage for the partition (KIP-950): it does not
+        copy, and the leader has deleted the remote segments if the policy is to delete them."""
+        id = TopicIdPartition(partition.topic_id, partition.topic, partition.index)
+        known = self._table.get((partition.topic, partition.index))
+        role = role_of(partition)
+        if role is TieredRole.LEADS or self.work.is_busy(id):
+            return False
+        if (known is None) is not (role is None) or (known and known.role is not role):
+            return False  # the change of the role is not applied yet
+        if role is not TieredRole.REMOVES:
+            return True
+        return known is not None and known.remover is not None and known.remover.is_done
 
     def configs_changed(self) -> None:
         """Apply changed broker configs."""
@@ -364,12 +379,14 @@ class RemoteLogManager:
             return [_Task("follower task", partial(self._look_up, tiered), self._followers)]
         if tiered.role is TieredRole.REMOVES:
             remover = RemoteDeletionTask(tiered.partition, tiered.id, self._expiring)
+            tiered.remover = remover
             return [_Task("deletion task", remover.run_once, self._expirers)]
         expirer = tiered.expirer = ExpirationTask(
             tiered.partition,
             tiered.id,
             self._expiring,
             lacks_leader_epochs=lambda: tiered.lacks_leader_epochs,
+            copies=tiered.role is TieredRole.LEADS,
         )
         tasks = [_Task("expiration task", expirer.run_once, self._expirers)]
         if tiered.role is TieredRole.LEADS:

@@ -112,6 +112,10 @@ class SegmentOperations:
         """Whether this broker is copying or deleting the segment."""
         return segment.id in self.in_progress
 
+    def is_busy(self, partition: TopicIdPartition) -> bool:
+        """Whether this broker is copying or deleting a segment of the partition."""
+        return any(segment.partition == partition for segment in self.in_progress)
+
     def is_dangling(self, segment: RemoteLogSegmentMetadata) -> bool:
         """Whether no broker continues an incomplete copy that is not in progress here. A copy of
         this node was abandoned, maybe in an earlier run. Another broker deletes its own copies;

@@ -139,9 +139,18 @@ class ProducerIdsRecord(StoredRecord):
 
 @record
 class NoOpRecord(StoredRecord):
-    """Record without content, which advances the log end offset so that followers can detect a live leader."""
+    """Record without content, which advances the log end offset so that followers can detect a live leader.
+
+    The tagged fields are Odradek's own: the tiering of a topic (KIP-950). Kafka skips tagged fields that it does not
+    know. `tiered_policy` is "retain", "delete" or empty.
+    """
 
     __api_key__: ClassVar[int] = 20
+    tiered_topic_id: UUID = wire("uuid", tag=10_950)
+    tiered_epoch: int = wire("int32", tag=10_951)
+    tiered_state: int = wire("int8", tag=10_952)
+    tiered_policy: str = wire("string", tag=10_953)
+    tiered_first_epoch: int = wire("int32", tag=10_954)
 
 
 @record

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from odradek.protocol.codec.primitives import MAX_STRING_BYTES
@@ -25,6 +25,7 @@ from odradek.replication.controller.controller_result import (
 from odradek.replication.controller.features import elr_enabled, knows_cordoned
 from odradek.replication.controller.image import BROKER, TOPIC, MetadataImage, Resource
 from odradek.replication.controller.leader_and_isr_updates import MIN_ISR
+from odradek.replication.controller.topic_tiering import change_tiering
 from odradek.seams.values import value_class
 
 __all__ = [
@@ -55,6 +56,14 @@ class ConfigAlteration:
 
 
 @value_class
+class TieringOptions:
+    """What `change_tiering` knows of the request, and the default of the policy."""
+
+    retain_on_disable: bool = False
+    requested: Collection[str] = ()
+
+
+@value_class
 class AlteredConfigResource:
     resource_type: int
     resource_name: str
@@ -70,12 +79,14 @@ def incremental_alter_configs(
     list_configs: Mapping[int, Mapping[str, str]],
     past_brokers: bool = False,
     validate_only: bool = False,
+    retain_on_disable: bool = False,
 ) -> ControllerResult[list[AlteredConfigResource]]:
     """Apply alterations; one result per resource, in request order.
 
     `list_configs` maps each resource type to its configs of type LIST and their defaults, to which
     APPEND and SUBTRACT apply if no value is set. `past_brokers`: the client sent the request to the
-    controller, so that no broker has validated its own configs.
+    controller, so that no broker has validated its own configs. `retain_on_disable`: the default of
+    `remote.log.disable.policy` is "retain" (KIP-950).
     """
 
     def decide(resource: Resource, alterations: Sequence[ConfigAlteration]) -> list[Any]:
@@ -86,7 +97,8 @@ def incremental_alter_configs(
         lists = list_configs.get(resource[0], {})
         changes = {each.name: _altered(present.get(each.name), each, lists) for each in alterations}
         _check_cordoned(resource, changes, present, past_brokers)
-        return _resource_records(image, resource, changes, (), validate_config)
+        tiering = TieringOptions(retain_on_disable, names)
+        return _resource_records(image, resource, changes, (), validate_config, tiering)
 
     return _each_resource(wanted, decide, validate_only)
 
@@ -98,15 +110,17 @@ def alter_configs(
     validate_config: ConfigValidator,
     past_brokers: bool = False,
     validate_only: bool = False,
+    retain_on_disable: bool = False,
 ) -> ControllerResult[list[AlteredConfigResource]]:
-    """Replace all configs of each resource (AlterConfigs); `past_brokers` as above."""
+    """Replace all configs of each resource (AlterConfigs); the options are as above."""
 
     def decide(resource: Resource, configs: Mapping[str, str | None]) -> list[Any]:
         _check_no_nulls(name for name, value in configs.items() if value is None)
         present = image.config(*resource)
         _check_cordoned(resource, configs, present, past_brokers)
         left_out = [name for name in present if name not in configs]
-        return _resource_records(image, resource, configs, left_out, validate_config)
+        tiering = TieringOptions(retain_on_disable)
+        return _resource_records(image, resource, configs, left_out, validate_config, tiering)
 
     return _each_resource(wanted, decide, validate_only)
 
@@ -189,6 +203,7 @@ def _resource_records(
     changes: Mapping[str, str | None],
     left_out: Iterable[str],
     validate_config: ConfigValidator,
+    tiering: TieringOptions = TieringOptions(),  # noqa: B008 # a value
     *,
     is_new: bool = False,
 ) -> list[Any]:
@@ -200,25 +215,38 @@ def _resource_records(
 
     resource_type, resource_name = resource
     present = image.config(resource_type, resource_name)
+    wanted: dict[str, str | None] = {**changes, **dict.fromkeys(left_out)}
+    tiering_records: list[Any] = []
+    if resource_type == TOPIC:
+        more, tiering_records = change_tiering(
+            image,
+            resource_name,
+            present,
+            _merged(present, wanted),
+            requested=tiering.requested,
+            retain_on_disable=tiering.retain_on_disable,
+        )
+        wanted.update(more)
     records = [
         ConfigRecord(
             resource_type=resource_type, resource_name=resource_name, name=name, value=value
         )
-        for name, value in [*changes.items(), *((name, None) for name in left_out)]
+        for name, value in wanted.items()
         if resource_type == BROKER or present.get(name) != value
     ]
-    configs = dict(present)
     for record in records:
         _check_record(image, record)
-        if record.value is None:
-            configs.pop(record.name, None)
-        else:
-            configs[record.name] = record.value
-    validate_config(resource_type, resource_name, configs, present)
+    validate_config(resource_type, resource_name, _merged(present, wanted), present)
     if is_new:
         return list(records)
     _check_exists(image, resource)
-    return [*records, *_elr_clearing(image, records)]
+    return [*records, *tiering_records, *_elr_clearing(image, records)]
+
+
+def _merged(present: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
+    """The configs after the changes, of which None removes one."""
+    merged = {**present, **changes}
+    return {name: value for name, value in merged.items() if value is not None}
 
 
 def _check_cordoned(

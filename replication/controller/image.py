@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID
 
@@ -87,6 +88,39 @@ class PartitionImage:
     @property
     def is_reassigning(self) -> bool:
         return bool(self.adding_replicas or self.removing_replicas)
+
+
+class TieredState(IntEnum):
+    """Tiered state of a topic (X-03, X-08)."""
+
+    ENABLED = 0
+    """Tiered storage was not disabled, or was enabled again."""
+    DISABLING = 1
+    DISABLED = 2
+
+
+class DisablePolicy(Enum):
+    """Value of `remote.log.disable.policy`: what happens to the remote data (X-02)."""
+
+    RETAIN = "retain"
+    """Remote data remains readable and expires by retention."""
+    DELETE = "delete"
+    """Remote data is deleted, and the log starts with the local data."""
+
+
+@value_class
+class TopicTiering:
+    """Tiering of a topic (KIP-950); topics whose tiered storage was never disabled have none."""
+
+    epoch: int = 0
+    state: TieredState = TieredState.ENABLED
+    policy: DisablePolicy | None = None
+    """Policy of the disablement; None if the state is ENABLED."""
+    first_epoch: int = 0
+    """Remote segments of earlier tiered epochs are to be deleted."""
+
+
+NEVER_DISABLED: Final = TopicTiering()
 
 
 @value_class
@@ -175,6 +209,8 @@ class MetadataImage:
     """(mechanism, user) to credential; mechanism 1 SCRAM-SHA-256, 2 SCRAM-SHA-512."""
     delegation_tokens: Mapping[str, DelegationTokenRecord] = field(default_factory=dict)
     quotas: Mapping[QuotaEntity, Mapping[str, float]] = field(default_factory=dict)
+    tiering: Mapping[UUID, TopicTiering] = field(default_factory=dict)
+    """By topic id."""
 
     def topic(self, name: str) -> TopicImage | None:
         return self.topics_by_name.get(name)
@@ -186,6 +222,10 @@ class MetadataImage:
     def topic_configs(self, name: str) -> Mapping[str, str]:
         """Configs set on the topic."""
         return self.configs.get((TOPIC, name), {})
+
+    def tiering_of(self, topic_id: UUID) -> TopicTiering:
+        """Tiering of a topic."""
+        return self.tiering.get(topic_id, NEVER_DISABLED)
 
     def config(self, resource_type: int, name: str) -> Mapping[str, str]:
         """Configs set on a resource; "" is the default of all brokers."""

@@ -18,6 +18,7 @@ from odradek.replication.controller.image import (
     TOPIC,
     BrokerImage,
     ControllerImage,
+    DisablePolicy,
     Endpoint,
     InvalidMetadata,
     MetadataDelta,
@@ -25,7 +26,9 @@ from odradek.replication.controller.image import (
     PartitionImage,
     QuotaEntity,
     Resource,
+    TieredState,
     TopicImage,
+    TopicTiering,
 )
 from odradek.replication.controller.partition_registration import (
     merge_partition_change,
@@ -74,6 +77,7 @@ class ImageBuilder:
         self._scram = CopyOnWriteTable(image.scram)
         self._tokens = CopyOnWriteTable(image.delegation_tokens)
         self._quotas = CopyOnWriteTable(image.quotas)
+        self._tiering = CopyOnWriteTable(image.tiering)
         self._next_producer_id = image.next_producer_id
         # Tables of a topic or resource that this draft has copied already, and may write to
         self._open_partitions: dict[UUID, dict[int, PartitionImage]] = {}
@@ -118,6 +122,7 @@ class ImageBuilder:
             scram=self._scram.now,
             delegation_tokens=self._tokens.now,
             quotas=self._quotas.now,
+            tiering=self._tiering.now,
         )
         return MetadataDelta(
             before=before,
@@ -153,6 +158,8 @@ class ImageBuilder:
         del self._ids.write()[topic.id]
         del self._names.write()[topic.name]
         self._open_partitions.pop(topic.id, None)
+        if topic.id in self._tiering.now:
+            del self._tiering.write()[topic.id]
         for index in topic.partitions:
             self._changed_partitions.pop((topic.id, index), None)
         if self._created.pop(topic.id, None) is None:
@@ -318,6 +325,27 @@ class ImageBuilder:
             )
         self._next_producer_id = record.next_producer_id
 
+    # Tiering
+
+    def _no_op(self, record: Any) -> None:
+        """Apply the tiering of a topic in the tagged fields, if there is one (KIP-950)."""
+        if not record.tiered_topic_id.int:
+            return
+        topic = self._ids.now.get(record.tiered_topic_id)
+        if topic is None:
+            raise InvalidMetadata(f"no topic with id {record.tiered_topic_id} to tier")
+        try:
+            tiering = TopicTiering(
+                record.tiered_epoch,
+                TieredState(record.tiered_state),
+                DisablePolicy(record.tiered_policy) if record.tiered_policy else None,
+                record.tiered_first_epoch,
+            )
+        except ValueError as error:
+            raise InvalidMetadata(f"tiering of topic {topic.name}: {error}") from None
+        self._tiering.write()[topic.id] = tiering
+        self._changed_configs[TOPIC, topic.name] = None
+
     # Security, quotas
 
     def _acl(self, record: Any) -> None:
@@ -358,7 +386,7 @@ class ImageBuilder:
             quotas.pop(entity, None)
 
     def _nothing(self, record: Any) -> None:
-        """Ignore the record: NoOp, or part of a ZooKeeper migration."""
+        """Ignore the record: it is part of a ZooKeeper migration."""
 
 
 _HANDLERS: Mapping[str, Callable[[ImageBuilder, Any], None]] = {
@@ -383,7 +411,7 @@ _HANDLERS: Mapping[str, Callable[[ImageBuilder, Any], None]] = {
     "DelegationTokenRecord": ImageBuilder._delegation_token,
     "RemoveDelegationTokenRecord": ImageBuilder._remove_delegation_token,
     "ClientQuotaRecord": ImageBuilder._quota,
-    "NoOpRecord": ImageBuilder._nothing,
+    "NoOpRecord": ImageBuilder._no_op,
     "ZkMigrationStateRecord": ImageBuilder._nothing,
 }
 

@@ -21,6 +21,7 @@ from odradek.replication.controller.image import (
     TopicImage,
 )
 from odradek.replication.controller.partition_registration import partition_record
+from odradek.replication.controller.topic_tiering import tiering_record
 
 
 def snapshot_records(image: MetadataImage) -> Iterator[Any]:
@@ -33,6 +34,8 @@ def snapshot_records(image: MetadataImage) -> Iterator[Any]:
             yield controller_record(controller)
     for topic in image.topics_by_id.values():
         yield from _topic(topic)
+    for topic_id, tiering in image.tiering.items():
+        yield tiering_record(topic_id, tiering)
     yield from _configs(image)
     yield from _quotas(image)
     yield from _producer_ids(image)

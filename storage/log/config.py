@@ -74,7 +74,7 @@ class LogConfig(_WithDict):
         """
         values: dict[str, Any] = {
             field: _PARSER_OF[field](text)
-            for name, text in configs.items()
+            for name, text in with_disable_policy(configs).items()
             if (field := name.replace(".", "_")) in _PARSER_OF
         }
         return replace(base if base is not None else cls(), **values)
@@ -114,6 +114,23 @@ class LogConfig(_WithDict):
         if self.compact and self.max_compaction_lag_ms > 0:
             return min(self.max_compaction_lag_ms, self.segment_ms)
         return self.segment_ms
+
+
+def with_disable_policy(configs: Mapping[str, str]) -> Mapping[str, str]:
+    """The configs with `remote.log.disable.policy` (KIP-950) expressed by Kafka's: `retain` disables copying, and
+    `delete` deletes the remote data."""
+    policy = configs.get("remote.log.disable.policy")
+    if policy == "retain":
+        return {
+            **configs,
+            "remote.storage.enable": "true",
+            "remote.log.copy.disable": "true",
+            "local.retention.ms": "-2",
+            "local.retention.bytes": "-2",
+        }
+    if policy == "delete":
+        return {**configs, "remote.log.delete.on.disable": "true"}
+    return configs
 
 
 def _list(text: str) -> tuple[str, ...]:

@@ -1,0 +1,70 @@
+"""DisableRemoteTopic: the active controller waits until this broker has disabled tiered storage of a topic (KIP-950)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import trio
+
+from odradek.broker.requests.context import RequestContext
+from odradek.broker.security.request_authorization import check_cluster
+from odradek.broker.services import Services
+from odradek.protocol import apis
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.controller.acls import AclOperation
+from odradek.replication.controller.image import PartitionImage, TopicImage
+
+WAIT_SECONDS = 1.0
+"""Longest wait until this broker's part is done; the controller then sends the request again."""
+POLL_SECONDS = 0.02
+
+
+async def disable_remote_topic(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
+    """Respond without an error when this broker's part is done (X-07)."""
+    try:
+        check_cluster(ctx, AclOperation.CLUSTER_ACTION)
+    except KafkaError as error:
+        return {"error_code": error.code, "error_message": error.message}
+    services = ctx.services
+    unfinished: str | None = None
+    with trio.move_on_after(WAIT_SECONDS):
+        while (unfinished := await _find_unfinished(request, services)) is not None:
+            await services.seams.clock.sleep(POLL_SECONDS)
+    return {
+        "error_code": ErrorCode.request_timed_out if unfinished else ErrorCode.none,
+        "error_message": unfinished,
+    }
+
+
+async def _find_unfinished(request: Any, services: Services) -> str | None:
+    """What this broker has not finished yet, or None."""
+    image = services.metadata.image
+    if image.offset < request.metadata_offset:
+        return f"the metadata is known up to offset {image.offset} of {request.metadata_offset}"
+    topic = image.topics_by_id.get(request.topic_id)
+    if topic is None:
+        return None
+    for index, partition in list(topic.partitions.items()):
+        is_here = services.node_id in partition.replicas and request.partition_id in (-1, index)
+        if is_here and not await _is_finished(topic, index, partition, services):
+            return f"partition {topic.name}-{index} is not finished"
+    return None
+
+
+async def _is_finished(
+    topic: TopicImage, index: int, image: PartitionImage, services: Services
+) -> bool:
+    if services.tiered_storage is None:
+        return True
+    try:
+        partition = await services.partitions.get(topic.name, topic.id, index)
+    except KafkaError:
+        # A replica in an offline log directory copies nothing; another broker leads.
+        return image.leader != services.node_id
+    if image.leader == services.node_id and partition.leading_since != image.leader_epoch:
+        return False
+    return services.tiered_storage.manager.is_disabled(partition)
+
+
+HANDLERS = {apis.DISABLE_REMOTE_TOPIC: disable_remote_topic}

@@ -1,0 +1,153 @@
+"""Sends DisableRemoteTopic to the brokers until tiered storage of a topic is disabled (KIP-950).
+
+The active controller runs a task for each topic in the state DISABLING, from the metadata image, so that a new active
+controller continues (X-09). `replication/controller/topic_tiering.py` decides which brokers have to respond.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Protocol
+from uuid import UUID
+
+import trio
+
+from odradek.broker.controller.quorum_controller import ControllerMetadataManager
+from odradek.client.errors import ClientError
+from odradek.protocol.apis import DISABLE_REMOTE_TOPIC, Api
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.controller.controller_result import ControllerResult
+from odradek.replication.controller.image import MetadataDelta, MetadataImage, TieredState
+from odradek.replication.controller.topic_tiering import (
+    DisablementProgress,
+    complete,
+    tiering_record,
+)
+from odradek.seams.containment import Containment
+
+log = logging.getLogger("odradek.controller")
+
+REQUEST_TIMEOUT_SECONDS = 5.0
+PAUSE_SECONDS = 0.1
+PAUSE_SECONDS_MAX = 5.0
+"""Shortest and longest pause between two requests to a broker that has not finished."""
+
+
+class BrokerRequests(Protocol):
+    """The part of BrokerConnections that is used."""
+
+    async def request(
+        self, broker_id: int, api: Api, values: Mapping[str, Any], *, timeout_s: float
+    ) -> Any: ...
+
+
+class TopicDisablements:
+    """Tasks of the active controller that complete the disablement of topics. Brokers are reached by `requests`."""
+
+    def __init__(self, metadata: ControllerMetadataManager, requests: BrokerRequests) -> None:
+        self._metadata = metadata
+        self._requests = requests
+        self._changed = trio.Event()
+        self._running: set[tuple[UUID, int]] = set()
+        self._tasks: Containment[str] = Containment("the disablement of tiered storage")
+        metadata.subscribe(self._metadata_changed)
+        metadata.on_active(self._active)
+
+    def _metadata_changed(self, delta: MetadataDelta) -> None:
+        if delta.image.tiering:
+            self._wake()
+
+    def _active(self, is_active: bool) -> None:
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                changed = self._changed
+                if self._metadata.is_active:
+                    for topic_id, tiering in self._metadata.image.tiering.items():
+                        key = topic_id, tiering.epoch
+                        if tiering.state is TieredState.DISABLING and key not in self._running:
+                            self._running.add(key)
+                            nursery.start_soon(self._disable, *key)
+                await changed.wait()
+
+    async def _disable(self, topic_id: UUID, epoch: int) -> None:
+        try:
+            await self._tasks.keep_running(str(topic_id), self._disable_once, topic_id, epoch)
+        finally:
+            self._running.discard((topic_id, epoch))
+
+    async def _disable_once(self, topic_id: UUID, epoch: int) -> None:
+        """Send the requests until every broker has responded, then commit the state DISABLED (X-08)."""
+        progress = DisablementProgress(topic_id, epoch)
+        async with trio.open_nursery() as nursery:
+            sending: set[int] = set()
+            while self._metadata.is_active and progress.is_current(self._metadata.image):
+                changed = self._changed
+                if progress.is_complete(self._metadata.image):
+                    await self._complete(progress)
+                    continue
+                for broker_id in progress.missing(self._metadata.image):
+                    if broker_id not in sending:
+                        sending.add(broker_id)
+                        nursery.start_soon(self._send, broker_id, progress, sending)
+                await changed.wait()
+            nursery.cancel_scope.cancel()
+
+    async def _send(self, broker_id: int, progress: DisablementProgress, sending: set[int]) -> None:
+        """Send the request to one broker until it has responded."""
+        pause = PAUSE_SECONDS
+        while broker_id in progress.missing(self._metadata.image):
+            image = self._metadata.image
+            unfinished = await self._request(broker_id, progress, image)
+            if unfinished is None:
+                progress.responded(broker_id, image)
+            else:
+                log.debug(
+                    "broker %d has not disabled %s: %s", broker_id, progress.topic_id, unfinished
+                )
+                await trio.sleep(pause)
+                pause = min(pause * 2, PAUSE_SECONDS_MAX)
+        sending.discard(broker_id)
+        self._wake()
+
+    async def _request(
+        self, broker_id: int, progress: DisablementProgress, image: MetadataImage
+    ) -> str | None:
+        """Why the broker has not finished, or None."""
+        values = {"topic_id": progress.topic_id, "metadata_offset": image.offset}
+        try:
+            response = await self._requests.request(
+                broker_id, DISABLE_REMOTE_TOPIC, values, timeout_s=REQUEST_TIMEOUT_SECONDS
+            )
+        except ClientError as error:
+            return str(error)
+        if response.error_code is ErrorCode.none:
+            return None
+        return str(response.error_message or response.error_code.name)
+
+    async def _complete(self, progress: DisablementProgress) -> None:
+        """Commit the state DISABLED; after a failure, pause."""
+
+        def operation(image: MetadataImage) -> ControllerResult[None]:
+            if not progress.is_current(image) or not progress.is_complete(image):
+                return ControllerResult([], None)
+            tiering = complete(image.tiering[progress.topic_id], progress.epoch)
+            return ControllerResult([tiering_record(progress.topic_id, tiering)], None)
+
+        try:
+            await self._metadata.perform(operation)
+        except KafkaError as error:  # another node may be the active controller
+            log.debug("cannot commit that %s is disabled: %s", progress.topic_id, error)
+            await trio.sleep(PAUSE_SECONDS)
+            return
+        topic = self._metadata.image.topics_by_id.get(progress.topic_id)
+        if topic is not None and not progress.is_current(self._metadata.image):
+            log.info("Tiered storage of topic %s is disabled", topic.name)

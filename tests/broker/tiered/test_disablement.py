@@ -1,0 +1,91 @@
+"""Disabling tiered storage of a topic in the form of KIP-950, on one broker that is the controller too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from odradek.protocol.errors import KafkaError
+from odradek.replication.controller.image import DisablePolicy, TieredState, TopicTiering
+from tests.support.tiered_topic_broker import VALUES, TieredBroker, stage
+
+ENABLE, POLICY = "remote.storage.enable", "remote.log.disable.policy"
+
+
+def tiering(tiered: TieredBroker) -> TopicTiering:
+    image = tiered.node.metadata.image
+    return image.tiering_of(image.topics_by_name["orders"].id)
+
+
+async def disabled(tiered: TieredBroker, policy: str) -> None:
+    await tiered.alter({ENABLE: "false", POLICY: policy})
+    await tiered.until(lambda: tiering(tiered).state is TieredState.DISABLED)
+
+
+async def test_retain_keeps_remote_data_readable_and_copies_nothing(tmp_path: Path) -> None:
+    """X-06; also after a restart. Remote data then expires by retention."""
+    async with stage(tmp_path) as tiered:
+        await tiered.create()
+        await tiered.produce(VALUES)
+        await tiered.until(tiered.is_copied)
+        await disabled(tiered, "retain")
+        assert tiering(tiered) == TopicTiering(1, TieredState.DISABLED, DisablePolicy.RETAIN, 0)
+        remote = tiered.remote_segments()
+        await tiered.produce(VALUES)
+        assert await tiered.read() == 2 * VALUES
+    async with stage(tmp_path) as tiered:
+        await tiered.until(lambda: tiered.log.highest_copied_offset >= 0)
+        assert tiered.remote_segments() == remote
+        assert await tiered.read() == 2 * VALUES
+        await tiered.alter({"retention.bytes": "1"})
+        await tiered.until(lambda: tiered.objects() == [])
+
+
+async def test_delete_starts_the_log_at_the_local_data_and_empties_the_store(
+    tmp_path: Path,
+) -> None:
+    """X-05: nothing is left when the state is DISABLED."""
+    async with stage(tmp_path) as tiered:
+        await tiered.create()
+        await tiered.produce(VALUES)
+        await tiered.until(tiered.is_copied)
+        start = tiered.log.local_log_start_offset
+        await disabled(tiered, "delete")
+        assert tiered.objects() == []
+        assert tiered.log.log_start_offset == start
+        assert await tiered.read(start) == VALUES[start:]
+
+
+@pytest.mark.parametrize("policy", ["retain", "delete"])
+async def test_topic_that_is_enabled_again_copies_again(tmp_path: Path, policy: str) -> None:
+    """X-13."""
+    async with stage(tmp_path) as tiered:
+        await tiered.create()
+        await tiered.produce(VALUES)
+        await tiered.until(tiered.is_copied)
+        start = 0 if policy == "retain" else tiered.log.local_log_start_offset
+        await disabled(tiered, policy)
+        await tiered.alter({ENABLE: "true"})
+        assert tiering(tiered).state is TieredState.ENABLED
+        await tiered.produce(VALUES)
+        await tiered.until(tiered.is_copied)
+        assert await tiered.read(start) == (2 * VALUES)[start:]
+
+
+async def test_change_while_the_store_is_away_is_refused(tmp_path: Path) -> None:
+    """X-11: the state stays DISABLING until the remote data is deleted."""
+    async with stage(tmp_path) as tiered:
+        await tiered.create()
+        await tiered.produce(VALUES)
+        await tiered.until(tiered.is_copied)
+        store = tmp_path / "tier"
+        store.rename(tmp_path / "away")
+        await tiered.alter({ENABLE: "false", POLICY: "delete"})
+        for configs in ({ENABLE: "true"}, {ENABLE: "false", POLICY: "retain"}):
+            with pytest.raises(KafkaError, match="is being disabled"):
+                await tiered.alter(configs)
+        assert tiering(tiered).state is TieredState.DISABLING
+        (tmp_path / "away").rename(store)
+        await tiered.until(lambda: tiering(tiered).state is TieredState.DISABLED)
+        assert tiered.objects() == []
