@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
-from odradek.protocol.topics import collision_key
+from odradek.protocol.topics import collision_key, name_error
 from odradek.replication.controller.features import KRAFT_VERSION, METADATA_VERSION
 from odradek.replication.controller.features import SUPPORTED_FEATURES as SUPPORTED
 from odradek.replication.controller.image import (
@@ -139,6 +139,8 @@ class ImageBuilder:
     # Topics and partitions
 
     def _topic(self, record: Any) -> None:
+        if (error := name_error(record.name)) is not None:  # it becomes a directory name
+            raise InvalidMetadata(f"topic with id {record.topic_id}: {error}")
         if record.topic_id in self._ids.now or record.name in self._names.now:
             raise InvalidMetadata(f"topic {record.name} with id {record.topic_id} is there already")
         partitions: dict[int, PartitionImage] = {}
@@ -178,6 +180,8 @@ class ImageBuilder:
             self._changed_configs[resource] = None
 
     def _partition(self, record: Any) -> None:
+        if record.partition_id < 0:
+            raise InvalidMetadata(f"partition {record.partition_id} of topic {record.topic_id}")
         self._put_partition(record.topic_id, record.partition_id, partition_from_record(record))
 
     def _partition_change(self, record: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 import pytest
 import trio
@@ -12,6 +13,7 @@ from odradek.protocol.records.control import ControlType
 from odradek.protocol.records.records import Record, build_batch
 from odradek.protocol.schemas.cluster_records import BeginTransactionRecord, EndTransactionRecord
 from odradek.protocol.schemas.serde import encode_metadata_record
+from odradek.protocol.schemas.topic_records import TopicRecord
 from odradek.replication.controller.image import InvalidMetadata, MetadataDelta
 from odradek.replication.raft import metadata_batch_loader
 from odradek.replication.raft.actions import AppendFetchedRecords
@@ -193,3 +195,12 @@ async def test_error_of_a_listener_does_not_affect_the_image_and_other_listeners
     await catch_up(state, log, log.end_offset, blocking)
     assert [len(each.created_topics) for each in received] == [1]
     assert "RuntimeError: planted" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", ".", "", "\0", "a" * 250])
+async def test_topic_name_that_is_no_directory_name_is_a_fault(name: str) -> None:
+    log, state = a_log(), MetadataState()
+    append(log, TopicRecord(name=name, topic_id=UUID(int=5)))
+    with pytest.raises(InvalidMetadata):
+        await catch_up(state, log, log.end_offset, blocking)
+    assert state.image.topics_by_id == {}
