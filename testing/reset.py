@@ -1,8 +1,8 @@
 """Reset of an embedded broker to its state after start.
 
 A base image of the metadata is kept at start. The records of a reset undo every later change that a client can
-request: topics, configs of all resource types, ACLs, client quotas, SCRAM credentials, delegation tokens, features and
-the registration of the broker.
+request: topics, configs of all resource types, ACLs, client quotas, SCRAM credentials, delegation tokens and features. A
+broker that was unregistered registers itself again, and a reset waits for that.
 Coordinators' state and log levels are not in the metadata and are removed separately.
 
 The internal topics stay, because creating them again would take most of the time of a reset. One that a client has
@@ -11,7 +11,7 @@ changed is deleted, and created on its next use. Producer ids are not reused.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
@@ -23,22 +23,27 @@ from odradek.broker.coordination.internal_topics import (
     offsets_topic,
     transactions_topic,
 )
+from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.controller_result import ControllerResult
-from odradek.replication.controller.features import METADATA_VERSION, metadata_version
+from odradek.replication.controller.features import METADATA_VERSION
 from odradek.replication.controller.image import TOPIC, MetadataImage, QuotaEntity, TopicImage
-from odradek.replication.controller.image_records import broker_record
 
 if TYPE_CHECKING:
     from odradek.broker.node import Node
 
-CORDONED_SECONDS: Final = 10.0
-"""Longest wait until the controller knows again which log directories are cordoned."""
+REPORT_SECONDS: Final = 20.0
+"""Longest wait until the broker has registered again, or has reported which log directories are cordoned."""
+
+LOADING_PAUSE_SECONDS: Final = 0.01
 
 
 async def reset_node(node: Node, base: MetadataImage) -> None:
     """Undo what clients changed since `base` was the node's image."""
     loggers.restore_levels()
-    await node.services.coordinators.remove_all_state()
+    await _wait_until(_is_registered, node, base)
+    with trio.fail_after(REPORT_SECONDS):
+        while not await _coordinators_are_empty(node):  # noqa: ASYNC110 - loading sets no event
+            await trio.sleep(LOADING_PAUSE_SECONDS)
     internal = (offsets_topic(node.config), transactions_topic(node.config))
     kept = {each.name: each for each in internal}
     if any(True for _ in reset_records(node.metadata.image, base, kept)):
@@ -47,21 +52,40 @@ async def reset_node(node: Node, base: MetadataImage) -> None:
                 list(reset_records(image, base, kept)), None, atomic=False
             )
         )
-    await _wait_until_uncordoned(node, base)
+    await _wait_until(_is_uncordoned, node, base)
 
 
-async def _wait_until_uncordoned(node: Node, base: MetadataImage) -> None:
-    """Wait until the broker has reported that the cordoned log directories are those of `base` (KIP-1066)."""
+async def _coordinators_are_empty(node: Node) -> bool:
+    """Remove groups and transactional ids; False if a coordinator is loading."""
+    try:
+        await node.services.coordinators.remove_all_state()
+    except KafkaError as error:
+        if error.code is ErrorCode.coordinator_load_in_progress:
+            return False
+        raise
+    return True
 
-    def is_reported() -> bool:
-        now = node.metadata.image.brokers.get(node.node_id)
-        was = base.brokers.get(node.node_id)
-        return now is None or was is None or cordoned(now) == cordoned(was)
 
-    def cordoned(broker: Any) -> tuple[Any, ...]:
-        return broker.cordoned_directories or ()
+def _is_registered(image: MetadataImage, base: MetadataImage, broker_id: int) -> bool:
+    """Whether the broker is registered and unfenced; one that was unregistered registers itself again."""
+    return image.is_active(broker_id) or not base.is_active(broker_id)
 
-    if is_reported():
+
+def _is_uncordoned(image: MetadataImage, base: MetadataImage, broker_id: int) -> bool:
+    """Whether the broker has reported the cordoned log directories of `base` (KIP-1066)."""
+    now, was = image.brokers.get(broker_id), base.brokers.get(broker_id)
+    if now is None or was is None:
+        return True
+    return (now.cordoned_directories or ()) == (was.cordoned_directories or ())
+
+
+async def _wait_until(
+    is_reported: Callable[[MetadataImage, MetadataImage, int], bool],
+    node: Node,
+    base: MetadataImage,
+) -> None:
+    """Wait for a report of the broker to the controller. Raises TooSlowError after REPORT_SECONDS."""
+    if is_reported(node.metadata.image, base, node.node_id):
         return
     changed = trio.Event()
 
@@ -70,8 +94,8 @@ async def _wait_until_uncordoned(node: Node, base: MetadataImage) -> None:
 
     unsubscribe = node.metadata.subscribe(set_changed)
     try:
-        with trio.fail_after(CORDONED_SECONDS):
-            while not is_reported():
+        with trio.fail_after(REPORT_SECONDS):
+            while not is_reported(node.metadata.image, base, node.node_id):
                 await changed.wait()
                 changed = trio.Event()
     finally:
@@ -83,15 +107,11 @@ def reset_records(
 ) -> Iterator[Any]:
     """Records that undo the changes between `base` and `image`; none if there are no changes.
 
-    All topics are deleted, except internal topics as the coordinators created them (`internal`). These are
-    deleted too if the broker was unregistered, since nothing leads their partitions.
+    All topics are deleted, except internal topics as the coordinators created them (`internal`).
     """
     yield from _features(image, base)
-    unregistered = base.brokers.keys() - image.brokers.keys()
-    for broker_id in unregistered:
-        yield broker_record(base.brokers[broker_id], metadata_version(base.features))
     for topic in image.topics_by_id.values():
-        if unregistered or _is_deleted(topic, image, internal):
+        if _is_deleted(topic, image, internal):
             from odradek.protocol.schemas.topic_records import RemoveTopicRecord
 
             yield RemoveTopicRecord(topic_id=topic.id)
