@@ -35,7 +35,13 @@ from odradek.protocol.produce_response_writer import (
     ProducedPartition,
     write_produce_response,
 )
-from odradek.protocol.records.batch import COMPRESSION_MASK, MAGIC, TRANSACTIONAL_MASK, Batch
+from odradek.protocol.records.batch import (
+    COMPRESSION_MASK,
+    LOG_OVERHEAD,
+    MAGIC,
+    TRANSACTIONAL_MASK,
+    Batch,
+)
 from odradek.protocol.records.compression import ZSTD
 from odradek.replication.errors import NotLeader, RequestTimedOut
 from odradek.replication.partition.partition import ACKS_ALL, Partition, PartitionChangeWatcher
@@ -210,7 +216,7 @@ def _is_transactional(request: ProduceRequest) -> bool:
     """Whether any batch is transactional."""
     for topic in request.topics:
         for _, records in topic.partitions:
-            if records and _flags(records) & TRANSACTIONAL_MASK:
+            if records and _flags(records) & TRANSACTIONAL_MASK and _is_complete(records):
                 return True
     return False
 
@@ -341,7 +347,7 @@ def _append(
             if isinstance(found, KafkaError):
                 raise found
             guard = found
-        elif _flags(records) & TRANSACTIONAL_MASK:
+        elif _flags(records) & TRANSACTIONAL_MASK and _is_complete(records):
             raise KafkaError(
                 ErrorCode.transactional_id_authorization_failed,
                 "Produce request has transactional records but no transactional id",
@@ -422,6 +428,11 @@ def _check_allowed(topic: ProduceTopic, ctx: RequestContext) -> None:
 def _flags(records: memoryview) -> int:
     """Low byte of the attributes of the first batch; 0 unless its magic is 2."""
     return records[FLAGS_AT] if len(records) > FLAGS_AT and records[MAGIC_AT] == MAGIC else 0
+
+
+def _is_complete(records: memoryview) -> bool:
+    """Whether the first batch is complete. Kafka does not see the flags of an incomplete batch."""
+    return LOG_OVERHEAD + int.from_bytes(records[8:LOG_OVERHEAD], "big") <= len(records)
 
 
 def _close_on_error(topics: Topics) -> None:

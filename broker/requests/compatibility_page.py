@@ -95,6 +95,8 @@ responses are the same except for the differences above and the following ones:
 - AddPartitionsToTxn 4 and 5 without transactions gets an empty response. Kafka does not respond.
 - AddPartitionsToTxn 4 and 5 with a repeated transactional id adds the partitions of each entry. Kafka adds the
   partitions of the last entry for all entries.
+- AlterUserScramCredentials with an empty salted password returns UNACCEPTABLE_CREDENTIAL for that user. Kafka returns
+  UNKNOWN_SERVER_ERROR for all users of the request.
 - CreateAcls with ANY or an unknown value where a specific value is required returns INVALID_REQUEST for that ACL.
   Kafka returns UNKNOWN_SERVER_ERROR for the whole request.
 - DescribeQuorum lists no listeners of a node that has no controller listener, which is the default of a single node.

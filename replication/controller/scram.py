@@ -84,6 +84,8 @@ def _check(image: MetadataImage, wanted: ScramDeletion | ScramUpsertion) -> None
             raise ItemRefused(ErrorCode.unacceptable_credential, "Too few iterations")
         if wanted.iterations > MAX_ITERATIONS:
             raise ItemRefused(ErrorCode.unacceptable_credential, "Too many iterations")
+        if not wanted.salted_password:
+            raise ItemRefused(ErrorCode.unacceptable_credential, "Empty salted password")
     elif (wanted.mechanism, wanted.user) not in image.scram:
         raise ItemRefused(
             ErrorCode.resource_not_found,

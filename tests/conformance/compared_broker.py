@@ -253,7 +253,12 @@ class ComparedBroker:
     def normalized(self, value: Any, name: str = "") -> Any:
         """Without what a broker chooses, and arrays of structs sorted."""
         if isinstance(value, dict):
-            ignored = IGNORED | {"high_watermark"} if "current_voters" in value else IGNORED
+            ignored = IGNORED
+            if "current_voters" in value:
+                ignored |= {"high_watermark"}
+            elif value.get("resource_type") == BROKER:  # the settings of the processes
+                ignored |= {"value", "config_source", "synonyms"}
+                value = {**value, "configs": [each["name"] for each in value.get("configs") or ()]}
             return {
                 key: self.normalized(item, key) for key, item in value.items() if key not in ignored
             }
@@ -261,6 +266,8 @@ class ComparedBroker:
             items = [self.normalized(item, name) for item in value]
             is_sorted = any(isinstance(item, (dict, str)) for item in items)
             return sorted(items, key=repr) if is_sorted else items
+        if name == "records" and isinstance(value, bytes):
+            return without_marker_times(value)
         if name in CHOSEN:
             return "set" if value not in (None, "", -1, 0, UUID(int=0)) else "unset"
         if isinstance(value, UUID):
@@ -282,11 +289,26 @@ IGNORED = frozenset(
      "log_end_offset"}
 )  # fmt: skip
 """Fields that depend on the machine, the time or the wording."""
+BROKER = 4
+"""Resource type of the configs of a broker."""
+_ATTRIBUTES_AT, _CONTROL = 22, 0x20
 CHOSEN = frozenset(
     {"member_id", "producer_id", "session_id", "coordinator_epoch", "leader", "client_instance_id",
      "subscription_id", "topic_id", "push_interval_ms", "topic_config_error_code"}
 )  # fmt: skip
 """Fields of which only their presence is compared."""
+
+
+def without_marker_times(records: bytes) -> bytes:
+    """Records without the timestamps and the CRCs of control batches, whose time the broker chose."""
+    data, position = bytearray(records), 0
+    while position + _ATTRIBUTES_AT < len(data):
+        size = 12 + int.from_bytes(data[position + 8 : position + 12], "big")
+        if data[position + _ATTRIBUTES_AT] & _CONTROL:
+            data[position + 17 : position + 21] = bytes(4)
+            data[position + 27 : position + 43] = bytes(16)
+        position += size
+    return bytes(data)
 
 
 def is_temporary(response: Any) -> bool:

@@ -240,6 +240,18 @@ KNOWN: tuple[KnownDifference, ...] = (
         "ended the transaction, because that did not increase the epoch. Kafka treats it as a retry.",
     ),
     KnownDifference(
+        id="scram-empty-password",
+        apis=("alter_user_scram_credentials",),
+        path=r"results\[\]\.error_code",
+        kafka=UNKNOWN_SERVER_ERROR,
+        applies=lambda exchange: any(
+            not each["salted_password"] for each in exchange.values["upsertions"]
+        ),
+        restarts=True,
+        reason="AlterUserScramCredentials with an empty salted password returns UNACCEPTABLE_CREDENTIAL for that user. "
+        "Kafka returns UNKNOWN_SERVER_ERROR for all users of the request.",
+    ),
+    KnownDifference(
         id="describe-quorum-listeners",
         apis=("describe_quorum",),
         path=r"nodes\[\]\.listeners",

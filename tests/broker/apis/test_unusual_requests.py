@@ -213,6 +213,25 @@ def test_produce_reports_unknown_partitions_and_invalid_records_before_invalid_a
     }
 
 
+@pytest.mark.parametrize("cut", [0, 2])
+def test_incomplete_batch_is_not_transactional(client: RawClient, cut: int) -> None:
+    records = bytes(
+        build_batch([Record(-1, 1_700_000_000_000, None, b"v")], producer_id=7, transactional=True)
+    )
+    partition = {"index": 0, "records": records[: len(records) - cut]}
+    found = produced(
+        client,
+        topic_data=[
+            {"name": "t", "partition_data": [partition]},
+            {"name": "missing", "partition_data": [partition]},
+        ],
+    )
+    denied = ErrorCode.transactional_id_authorization_failed
+    assert [each.error_code for each in found.values()] == (
+        [ErrorCode.invalid_record, ErrorCode.unknown_topic_or_partition] if cut else [denied] * 2
+    )
+
+
 def test_produce_reports_a_partition_outside_of_the_transaction_before_invalid_acks(
     client: RawClient,
 ) -> None:
@@ -458,3 +477,23 @@ def test_classic_member_of_a_consumer_group_is_found_before_its_subscription_is_
     new = {"member_id": "", "group_instance_id": "i"}
     response = client.ask(apis.JOIN_GROUP, 5, {**join, **new})
     assert response.error_code == ErrorCode.unknown_server_error
+
+
+def test_empty_salted_password_is_not_accepted(client: RawClient) -> None:
+    """An intended difference: Kafka returns UNKNOWN_SERVER_ERROR for all users."""
+    users = [
+        {
+            "name": name,
+            "mechanism": 1,
+            "iterations": 4096,
+            "salt": b"s",
+            "salted_password": password,
+        }
+        for name, password in (("alice", b"p"), ("bob", b""))
+    ]
+    request = {"deletions": [], "upsertions": users}
+    response = client.ask(apis.ALTER_USER_SCRAM_CREDENTIALS, 0, request)
+    assert {each.user: each.error_code for each in response.results} == {
+        "alice": ErrorCode.none,
+        "bob": ErrorCode.unacceptable_credential,
+    }

@@ -58,18 +58,20 @@ def test_deleted_credential() -> None:
 
 def test_invalid_changes_are_rejected() -> None:
     image = with_alice()
-    few = ScramUpsertion("bob", SHA_256, 4095, b"", b"")
+    few = ScramUpsertion("bob", SHA_256, 4095, b"", b"salted")
+    empty = ScramUpsertion("bob", SHA_256, 4096, b"salt", b"")
     many = ScramUpsertion("bob", SHA_256, 16385, b"", b"")
     unknown = ScramUpsertion("bob", 3, 4096, b"", b"")
     for change, code in (
         (few, ErrorCode.unacceptable_credential),
         (many, ErrorCode.unacceptable_credential),
+        (empty, ErrorCode.unacceptable_credential),
         (unknown, ErrorCode.unsupported_sasl_mechanism),
         (ScramDeletion("bob", SHA_256), ErrorCode.resource_not_found),
         (ScramDeletion("alice", SHA_512), ErrorCode.resource_not_found),
         (ScramDeletion("", SHA_512), ErrorCode.unacceptable_credential),
     ):
-        found = responses(image, change, ScramUpsertion("carol", SHA_256, 4096, b"", b""))
+        found = responses(image, change, ScramUpsertion("carol", SHA_256, 4096, b"", b"salted"))
         assert found[change.user] is code
         assert found["carol"] is None
 
