@@ -98,8 +98,17 @@ class CopyTaskContext:
 class CopyTask:
     """Copies the segments of one partition while this node leads it."""
 
-    def __init__(self, partition: Partition, id: TopicIdPartition, tools: CopyTaskContext) -> None:
+    def __init__(
+        self,
+        partition: Partition,
+        id: TopicIdPartition,
+        tools: CopyTaskContext,
+        *,
+        tiered_epoch: int = 0,
+    ) -> None:
+        """`tiered_epoch` is that of the topic (KIP-950)."""
         self._partition = partition
+        self._tiered_epoch = tiered_epoch
         self._log = partition.log
         self._id = id
         self._tools = tools
@@ -164,6 +173,7 @@ class CopyTask:
                 epochs=opened.epochs,
                 size_bytes=candidate.size_bytes,
                 txn_index_empty=opened.txn_index_empty,
+                tiered_epoch=self._tiered_epoch,
             )
             await tools.work.copy(segment, opened.data)
         finally:

@@ -49,6 +49,7 @@ from odradek.broker.tiered.remote_storage_check import RemoteStorageCheck
 from odradek.broker.tiered.segment_operations import SegmentOperations
 from odradek.broker.tiered.settings import RemoteLogSettings
 from odradek.protocol.errors import KafkaError
+from odradek.replication.controller.image import NEVER_DISABLED, TopicTiering
 from odradek.replication.partition.partition import Partition
 from odradek.replication.tiered.leader_epoch_recovery import (
     LeaderEpochRecovery,
@@ -162,8 +163,10 @@ class RemoteLogManager:
         settings: RemoteLogSettings,
         *,
         topic_exists: Callable[[UUID], bool] = lambda topic_id: True,
+        tiering_of: Callable[[UUID], TopicTiering] = lambda topic_id: NEVER_DISABLED,
     ) -> None:
-        """`topic_exists`: whether this node's metadata image has the topic."""
+        """`topic_exists`: whether this node's metadata image has the topic; `tiering_of`: its tiering there."""
+        self._tiering_of = tiering_of
         self._histories = LeaderEpochRecovery(metadata, storage, seams.offload)
         self._metadata = metadata
         self._logs = logs
@@ -324,6 +327,8 @@ class RemoteLogManager:
                 await self._metadata.wait_ready(tiered.id)
                 if tiered.role is not TieredRole.REMOVES:
                     await self._storage_check.check_partition(tiered.id)
+                if tiered.role.is_leader:
+                    await self._give_up_earlier_copies(tiered)
                 if not is_complete:
                     await self._ensure_leader_epochs(tiered)
                     is_complete = True
@@ -338,6 +343,20 @@ class RemoteLogManager:
                     "Unable to start the remote log tasks of %s, retrying: %s", tiered.id, error
                 )
                 await self._seams.clock.sleep(back_off.next())
+
+    async def _give_up_earlier_copies(self, tiered: _TieredPartition) -> None:
+        """Start to delete the copies that were published after the topic's remote data was deleted (KIP-950, X-10).
+        They must not count as copies when local segments are deleted."""
+        first_epoch = self._tiering_of(tiered.id.topic_id).first_epoch
+        if first_epoch == 0:
+            return
+        self._metadata.refuse_earlier_copies(tiered.id, first_epoch)
+        for number, segment in enumerate(list(self._metadata.segments(tiered.id)), 1):
+            is_finished = segment.state is SegmentState.COPY_SEGMENT_FINISHED
+            if is_finished and segment.tiered_epoch < first_epoch:
+                await self.work.begin_to_delete(segment)
+            if number % PARTITIONS_PER_STEP == 0:
+                await trio.lowlevel.checkpoint()
 
     async def _ensure_leader_epochs(self, tiered: _TieredPartition) -> None:
         """Restore missing leader epochs if the store responds; nothing uses them earlier."""
@@ -390,7 +409,12 @@ class RemoteLogManager:
         )
         tasks = [_Task("expiration task", expirer.run_once, self._expirers)]
         if tiered.role is TieredRole.LEADS:
-            copier = CopyTask(tiered.partition, tiered.id, self._copying)
+            copier = CopyTask(
+                tiered.partition,
+                tiered.id,
+                self._copying,
+                tiered_epoch=self._tiering_of(tiered.id.topic_id).epoch,
+            )
             on_outcome = partial(self._handle_outcome, tiered)
             tasks.append(_Task("copy task", copier.run_once, self.copiers, on_outcome))
         return tasks

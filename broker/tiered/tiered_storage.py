@@ -141,6 +141,7 @@ class TieredStorage:
             environment.metrics,
             RemoteLogSettings(environment.config),
             topic_exists=lambda topic_id: topic_id in environment.metadata.image.topics_by_id,
+            tiering_of=lambda topic_id: environment.metadata.image.tiering_of(topic_id),
         )
         self.tier: RemoteTier = AuxiliaryState(
             metadata, storage, environment.seams.offload, on_built=self._built

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 from uuid import UUID
 
 from odradek.protocol.schemas.definition import StoredRecord, record, struct, structs, wire
+
+TIERED_EPOCH_TAG: Final = 10_950
+"""Tag of the tiered epoch (KIP-950), which Kafka does not have and skips."""
 
 
 @record
@@ -43,6 +46,7 @@ class RemoteLogSegmentMetadataRecord(StoredRecord):
     custom_metadata: bytes | None = wire("bytes", None, nullable=True)
     remote_log_segment_state: int = wire("int8")
     txn_index_empty: bool = wire("bool", tag=0)
+    tiered_epoch: int = wire("int32", tag=TIERED_EPOCH_TAG)
 
 
 @record
@@ -84,3 +88,4 @@ class RemoteLogSegmentMetadataSnapshotRecord(StoredRecord):
     custom_metadata: bytes | None = wire("bytes", None, nullable=True)
     remote_log_segment_state: int = wire("int8")
     txn_index_empty: bool = wire("bool", tag=0)
+    tiered_epoch: int = wire("int32", tag=TIERED_EPOCH_TAG)

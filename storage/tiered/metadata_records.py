@@ -91,6 +91,7 @@ def to_record(event: RemoteEvent) -> Any:
             custom_metadata=event.custom_metadata,
             remote_log_segment_state=int(event.state),
             txn_index_empty=event.txn_index_empty,
+            tiered_epoch=event.tiered_epoch,
         )
     if isinstance(event, RemoteLogSegmentMetadataUpdate):
         return wire.RemoteLogSegmentMetadataUpdateRecord(
@@ -155,6 +156,7 @@ def _metadata(record: wire.RemoteLogSegmentMetadataRecord) -> RemoteLogSegmentMe
         SegmentState(record.remote_log_segment_state),
         _kept(record.custom_metadata),
         record.txn_index_empty,
+        record.tiered_epoch,
     )
 
 

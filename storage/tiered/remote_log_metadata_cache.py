@@ -40,6 +40,8 @@ class RemoteLogMetadataCache:
     def __init__(self, partition: TopicIdPartition) -> None:
         self.partition = partition
         self.deletion: RemotePartitionDeleteMetadata | None = None
+        self.first_tiered_epoch = 0
+        """Copies of earlier tiered epochs cannot be finished any more (KIP-950, X-10)."""
         self._table = SegmentTable()
         self._epochs: dict[int, EpochSegments] = {}
         self._highest: dict[int, int] = {}
@@ -120,8 +122,16 @@ class RemoteLogMetadataCache:
         handle = self._table.find(update.id.id.bytes)
         if handle is None:
             raise RemoteResourceNotFound(f"no remote log segment metadata found for {update.id}")
-        before = segment_row.state_of(*self._table.at(handle))
+        row = self._table.at(handle)
+        before = segment_row.state_of(*row)
         self._check_step(update, before)
+        if update.state is _FINISHED is not before:
+            tiered_epoch = segment_row.tiered_epoch_of(*row)
+            if tiered_epoch < self.first_tiered_epoch:
+                raise InvalidRemoteState(
+                    f"{update.id} was copied in tiered epoch {tiered_epoch}, but the remote data before"
+                    f" tiered epoch {self.first_tiered_epoch} is deleted"
+                )
         if update.unless_finished and before is _FINISHED:
             raise InvalidRemoteState(
                 f"{update.id} is COPY_SEGMENT_FINISHED, so the deletion of an incomplete copy is refused"

@@ -46,6 +46,10 @@ class RemoteLogMetadataManager(Protocol):
         """Publish the next state of a partition's deletion (T-27). Raises like `update_segment`."""
         ...
 
+    def refuse_earlier_copies(self, partition: TopicIdPartition, tiered_epoch: int) -> None:
+        """Refuse to finish copies that started before this tiered epoch (KIP-950, X-10)."""
+        ...
+
     def segment_for(
         self, partition: TopicIdPartition, leader_epoch: int, offset: int
     ) -> RemoteLogSegmentMetadata | None:

@@ -56,7 +56,14 @@ class RemotePartitionMetadataStore:
         """Replace the metadata of an announced partition with that of a snapshot; the partition is
         not ready until `ready` is called."""
         known = self._known[metadata.partition]
+        metadata.first_tiered_epoch = known.metadata.first_tiered_epoch
         known.metadata, known.is_ready = metadata, False
+
+    def refuse_earlier_copies(self, partition: TopicIdPartition, tiered_epoch: int) -> None:
+        """Refuse to finish copies that started before this tiered epoch (KIP-950, X-10)."""
+        known = self._known.get(partition)
+        if known is not None:
+            known.metadata.first_tiered_epoch = tiered_epoch
 
     def ready(self, partition: TopicIdPartition) -> None:
         """Mark the partition's metadata as read to the end."""

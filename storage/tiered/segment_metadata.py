@@ -137,6 +137,8 @@ class RemoteLogSegmentMetadata:
     state: SegmentState = SegmentState.COPY_SEGMENT_STARTED
     custom_metadata: bytes | None = None
     txn_index_empty: bool = False
+    tiered_epoch: int = 0
+    """Tiered epoch of the topic when the copy started (KIP-950, X-10)."""
 
     @property
     def partition(self) -> TopicIdPartition:

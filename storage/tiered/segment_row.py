@@ -6,7 +6,7 @@ snapshot files have the same rows.
     0 id, 16 start offset, 24 end offset, 32 broker id, 36 max timestamp, 44 event timestamp,
     52 leader epochs: their number + 1 (uvarint), each 13 bytes: epoch, offset, no tags;
     size (4), custom metadata (its length + 1 as uvarint, or 0), state (1),
-    tags: none, or tag 0 if the transaction index is empty
+    tags: tag 0 if the transaction index is empty, and the tiered epoch (KIP-950) if it is not 0
 
 Most rows have one epoch and two bytes of custom metadata: 78 bytes, or 75 with a transaction index.
 """
@@ -35,7 +35,11 @@ _INT32, _INT64 = Struct(">i"), Struct(">q")
 _START_AT, _END_AT, _EPOCHS_AT = 16, 24, 52
 _ONE_EPOCH, _NO_TAGS, _NULL = 2, 0, 0
 _SIZE_AFTER_ONE = _EPOCHS_AT + 1 + _EPOCH.size
-_PLAIN, _TXN_INDEX_EMPTY = b"\x00", b"\x01\x00\x01\x01"
+_TXN_INDEX_EMPTY = b"\x00\x01\x01"
+"""Tag, size and value of the tagged field."""
+_TIERED_EPOCH = Struct(">3si")
+_TIERED_EPOCH_TAG = b"\xc6\x55\x04"
+"""`remote_log_records.TIERED_EPOCH_TAG` as a varint, and the size."""
 
 Rows = bytes | bytearray
 
@@ -63,7 +67,11 @@ def pack(metadata: RemoteLogSegmentMetadata) -> bytes:
         append_uvarint(row, len(custom) + 1)
         row += custom
     row.append(metadata.state)
-    row += _TXN_INDEX_EMPTY if metadata.txn_index_empty else _PLAIN
+    row.append(metadata.txn_index_empty + (metadata.tiered_epoch != 0))
+    if metadata.txn_index_empty:
+        row += _TXN_INDEX_EMPTY
+    if metadata.tiered_epoch:
+        row += _TIERED_EPOCH.pack(_TIERED_EPOCH_TAG, metadata.tiered_epoch)
     return bytes(row)
 
 
@@ -89,6 +97,7 @@ def unpack(data: Rows, at: int, partition: TopicIdPartition) -> RemoteLogSegment
         SegmentState(data[after]),
         custom,
         _has_empty_transaction_index(data, after + 1),
+        _tiered_epoch(data, after + 1),
     )
 
 
@@ -172,6 +181,10 @@ def state_of(data: Rows, at: int) -> SegmentState:
     return SegmentState(data[_state_at(data, at)])
 
 
+def tiered_epoch_of(data: Rows, at: int) -> int:
+    return _tiered_epoch(data, _state_at(data, at) + 1)
+
+
 def has_transactions(data: Rows, at: int) -> bool:
     return not _has_empty_transaction_index(data, _state_at(data, at) + 1)
 
@@ -188,10 +201,24 @@ def _state_at(data: Rows, at: int) -> int:
     return after + max(length - 1, 0)
 
 
-def _has_empty_transaction_index(data: Rows, at: int) -> bool:
-    return bytes(data[at : at + 4]) == _TXN_INDEX_EMPTY
+def _has_empty_transaction_index(data: Rows, tags_at: int) -> bool:
+    return data[tags_at] > 0 and data[tags_at + 1] == 0
+
+
+def _tiered_epoch_at(data: Rows, tags_at: int) -> int:
+    return tags_at + 1 + len(_TXN_INDEX_EMPTY) * _has_empty_transaction_index(data, tags_at)
+
+
+def _tiered_epoch(data: Rows, tags_at: int) -> int:
+    has_empty_index = _has_empty_transaction_index(data, tags_at)
+    if data[tags_at] == has_empty_index:
+        return 0
+    _, epoch = _TIERED_EPOCH.unpack_from(data, _tiered_epoch_at(data, tags_at))
+    return int(epoch)
 
 
 def _end_of(data: Rows, at: int) -> int:
     tags_at = _state_at(data, at) + 1
-    return tags_at + (4 if data[tags_at] else 1)
+    end = _tiered_epoch_at(data, tags_at)
+    has_epoch = data[tags_at] > _has_empty_transaction_index(data, tags_at)
+    return end + _TIERED_EPOCH.size if has_epoch else end

@@ -153,6 +153,7 @@ def segments(draw: st.DrawFn) -> RemoteLogSegmentMetadata:
         draw(st.sampled_from(SegmentState)),
         draw(st.none() | st.binary(max_size=200)),
         draw(st.booleans()),
+        draw(st.just(0) | st.integers(0, 2**31 - 1)),
     )
 
 

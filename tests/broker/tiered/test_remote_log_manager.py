@@ -10,9 +10,10 @@ from dataclasses import replace
 import pytest
 import trio
 
+from odradek.replication.controller.image import TopicTiering
 from odradek.storage.log.leader_epoch_cache import EpochStart, format_checkpoint
 from odradek.storage.log.segment import Segment
-from odradek.storage.tiered.errors import RemoteStorageUnavailable
+from odradek.storage.tiered.errors import InvalidRemoteState, RemoteStorageUnavailable
 from odradek.storage.tiered.remote_storage_manager import IndexType
 from odradek.storage.tiered.segment_metadata import (
     RemoteLogSegmentMetadataUpdate,
@@ -259,6 +260,46 @@ async def test_segments_are_copied_again_after_disable_and_enable(
         ]
         assert len(world.storage.kept) == 2
         assert world.log.highest_copied_offset == 5
+
+
+async def test_copies_of_earlier_tiered_epochs_are_deleted_and_do_not_count(
+    clock: VirtualClock,
+) -> None:
+    """X-10: the remote data was deleted and tiered storage is enabled again. One copy of another broker was published
+    after the deletion, another one is published even later."""
+    async with tiered_world(clock) as world:
+        world.follow(1)
+        world.fill(2)
+        await world.publish_copy(0, 2, broker=OTHER, tiered_epoch=1)
+        await world.publish_copy(3, 5, broker=OTHER, state=STARTED, tiered_epoch=1)
+        (late,) = [each for each in world.metadata.segments(ID) if each.start_offset == 3]
+        world.tiering = TopicTiering(3, first_epoch=2)
+        world.lead(2)
+        await world.pass_time(0.1)
+        with pytest.raises(InvalidRemoteState):
+            await world.metadata.update_segment(
+                RemoteLogSegmentMetadataUpdate(late.id, OTHER, clock.wall_ms(), FINISHED)
+            )
+        await world.pass_time(700)
+        found = [(each.start_offset, each.tiered_epoch) for each in world.metadata.segments(ID)]
+        assert found == [(0, 3), (3, 3)]
+        assert sorted(world.storage.calls) == ["copy 0", "copy 3", "delete 0", "delete 3"]
+
+
+async def test_retained_copies_count_after_tiered_storage_is_enabled_again(
+    clock: VirtualClock,
+) -> None:
+    """X-06, X-13: segments without tiered epoch, and those of earlier epochs after `retain`."""
+    async with tiered_world(clock) as world:
+        world.fill(2)
+        await world.pass_time()
+        world.change(remote_log_copy_disable=True)
+        world.tiering = TopicTiering(2)
+        world.change(remote_log_copy_disable=False)
+        world.fill(1)
+        await world.pass_time()
+        found = [(each.start_offset, each.tiered_epoch) for each in world.metadata.segments(ID)]
+        assert found == [(0, 0), (3, 0), (6, 2)]
 
 
 async def test_segment_in_deletion_does_not_count_as_copied(clock: VirtualClock) -> None:

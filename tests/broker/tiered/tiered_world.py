@@ -15,7 +15,7 @@ from odradek.broker.config.server_config import ServerConfig
 from odradek.broker.metrics.registry import Metrics
 from odradek.broker.tiered.remote_log_manager import RemoteLogManager
 from odradek.broker.tiered.settings import RemoteLogSettings
-from odradek.replication.controller.image import PartitionImage
+from odradek.replication.controller.image import NEVER_DISABLED, PartitionImage, TopicTiering
 from odradek.replication.partition.partition import Partition
 from odradek.seams.entropy import SeededEntropy
 from odradek.seams.files import Buffer, FileSlice, Path
@@ -142,6 +142,7 @@ class TieredWorld:
     storage: MemoryRemoteStorage
     metadata: InMemoryRemoteLogMetadataManager
     metrics: Metrics
+    tiering: TopicTiering = NEVER_DISABLED
 
     def fill(self, segments: int = 3) -> None:
         """Append inactive segments of three records each, and an active segment."""
@@ -181,11 +182,17 @@ class TieredWorld:
         size: int = 100,
         state: SegmentState = FINISHED,
         broker: int = ME,
+        tiered_epoch: int = 0,
     ) -> None:
         """Publish the metadata of a segment [start, end] with these epochs (by default 0)."""
         now_ms = self.clock.wall_ms()
         known = segment(start, end, *of, state=STARTED, size=size, newest_ms=now_ms)
-        known = replace(known, id=RemoteLogSegmentId(ID, known.id.id), broker_id=broker)
+        known = replace(
+            known,
+            id=RemoteLogSegmentId(ID, known.id.id),
+            broker_id=broker,
+            tiered_epoch=tiered_epoch,
+        )
         await self.metadata.add_segment(known)
         if state is not STARTED:
             await self.metadata.update_segment(
@@ -240,7 +247,14 @@ async def tiered_world(
         )
         server = ServerConfig.from_properties(settings or {}, test_node=True)
         manager = RemoteLogManager(
-            ME, storage, metadata, logs, seams, metrics, RemoteLogSettings(server)
+            ME,
+            storage,
+            metadata,
+            logs,
+            seams,
+            metrics,
+            RemoteLogSettings(server),
+            tiering_of=lambda topic_id: made.tiering,
         )
         partition = Partition(log, topic_id=ONE, node_id=ME, image=alone())
         made = TieredWorld(clock, log, partition, manager, storage, metadata, metrics)

@@ -87,6 +87,21 @@ def test_repeated_state_changes_nothing() -> None:
     assert metadata.size_bytes(0) == 100
 
 
+def test_copy_of_earlier_tiered_epoch_cannot_be_finished() -> None:
+    """X-10: the remote data was deleted meanwhile, so only its deletion is valid."""
+    metadata, copy = RemoteLogMetadataCache(FOO_0), segment(1, 0, 9)
+    metadata.apply(replace(copy, tiered_epoch=2))
+    metadata.first_tiered_epoch = 3
+    for attempt in (metadata.check, metadata.apply):
+        with pytest.raises(InvalidRemoteState, match="was copied in tiered epoch 2"):
+            attempt(becomes(copy, FINISHED))
+    metadata.apply(becomes(copy, DELETING))
+    current = replace(segment(2, 0, 9), tiered_epoch=3)
+    metadata.apply(current)
+    metadata.apply(becomes(current, FINISHED))
+    assert number_of(metadata.find(0, 5)) == 2
+
+
 def test_failed_copy_is_deleted_without_being_readable() -> None:
     """T-25: state 0 to 2; E15: an unfinished copy has no size."""
     metadata, copy = RemoteLogMetadataCache(FOO_0), segment(1, 0, 9)

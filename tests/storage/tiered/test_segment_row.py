@@ -38,6 +38,7 @@ def as_kafka_writes(segment: RemoteLogSegmentMetadata) -> bytes:
         custom_metadata=segment.custom_metadata,
         remote_log_segment_state=int(segment.state),
         txn_index_empty=segment.txn_index_empty,
+        tiered_epoch=segment.tiered_epoch,
     )
     return serde.encode(record, 0)
 
@@ -65,6 +66,7 @@ def test_fields_are_read_in_place(
     assert segment_row.epochs_of(block, at) == segment.epochs
     assert segment_row.spans_epochs(block, at) == (len(segment.epochs) > 1)
     assert segment_row.has_transactions(block, at) == (not segment.txn_index_empty)
+    assert segment_row.tiered_epoch_of(block, at) == segment.tiered_epoch
     for each in segment.epochs:
         assert segment_row.epoch_start_of(block, at, each.epoch) == each.start_offset
         assert segment_row.epoch_end_of(block, at, each.epoch) == segment.last_offset_of(each.epoch)
