@@ -313,7 +313,8 @@ class Node:
                 client_id=f"controller-{self.node_id}-tiering",
             )
             connections.start(nursery)
-            nursery.start_soon(TopicDisablements(metadata, connections).run)
+            self.services.topic_disablements = TopicDisablements(metadata, connections)
+            nursery.start_soon(self.services.topic_disablements.run)
             return True
 
         if not start(metadata.image):

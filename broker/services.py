@@ -17,6 +17,7 @@ from odradek.broker.timers import BusyConnectionQueue
 
 if TYPE_CHECKING:
     from odradek.broker.controller.quorum_controller import QuorumController
+    from odradek.broker.controller.topic_disablements import TopicDisablements
     from odradek.broker.coordination.coordinators import Coordinators
     from odradek.broker.environment import NodeEnvironment
     from odradek.broker.fetch.session_cache import FetchSessionCache
@@ -70,6 +71,8 @@ class Services:
         """None while the cluster has no quotas."""
         self.connection_quotas: ConnectionQuotas | None = None
         """None while the cluster has no quotas."""
+        self.topic_disablements: TopicDisablements | None = None
+        """None unless this node is a controller and the tiered storage of a topic was disabled with KIP-950."""
         self.tiered_storage: TieredStorage | None = None
         """None unless `remote.log.storage.system.enable` is true."""
 

@@ -79,14 +79,14 @@ class ProgressLine:
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
-        self._is_shown = sys.stderr.isatty()
+        self.is_shown = sys.stderr.isatty()
         self._due = 0.0
         self._started: float | None = None
         self._width = 0
 
     def show(self, text: str) -> None:
         now = self._monotonic()
-        if self._is_shown and now >= self._due:
+        if self.is_shown and now >= self._due:
             self._due = now + PROGRESS_INTERVAL_S
             self._write(f"\r{text.ljust(self._width)}")
             self._width = len(text)

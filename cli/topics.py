@@ -1,4 +1,5 @@
-"""`odradek topics`: list, describe, create, alter, trim and delete topics, and show their offsets."""
+"""`odradek topics`: list, describe, create, alter, trim and delete topics, show their offsets, and disable tiered
+storage."""
 
 from __future__ import annotations
 
@@ -22,9 +23,17 @@ from odradek.cli.offset_arguments import (
     resolve_offsets,
 )
 from odradek.cli.output import print_json, print_lines, print_table
+from odradek.cli.topic_tiering import add_tiering_parser, broker_rows, state_of
 from odradek.client import admin
 from odradek.client.consumer import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, list_offsets
+from odradek.client.errors import ClientError
 from odradek.client.metadata import Cluster, Topic
+from odradek.client.topic_tiering_admin import (
+    DISABLE_POLICY,
+    ENABLE,
+    describe_topic_tiering,
+    has_tiered_state,
+)
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.topics import TopicPartition
 from odradek.seams import Seams
@@ -37,6 +46,7 @@ examples:
   odradek topics offsets orders --at s@1700000000000
   odradek topics alter orders --partitions 12 --config retention.ms=3600000
   odradek topics trim orders --before 1000
+  odradek topics tiering orders --disable retain
   odradek topics delete orders
 """
 
@@ -53,7 +63,7 @@ def add_parser(
     parser = subparsers.add_parser(
         "topics",
         help="list, describe, create, alter and delete topics",
-        description="List, describe, create, alter, trim and delete topics.",
+        description="List, describe, create, alter, trim and delete topics, and disable their tiered storage.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -80,6 +90,7 @@ def add_parser(
     )
 
     _add_offset_parsers(commands)
+    add_tiering_parser(commands)
     return parser
 
 
@@ -217,6 +228,7 @@ async def describe(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> 
                 f"{topic['name']}{' (internal)' if topic['internal'] else ''}",
                 f"  id       {topic['id'] or '-'}",
                 f"  configs  {configs or '(none set)'}",
+                *_tiering_lines(topic["tiering"]),
                 "",
             ]
         )
@@ -233,6 +245,20 @@ async def describe(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> 
             ],
         )
     return 0
+
+
+def _tiering_lines(tiering: dict[str, Any] | None) -> list[str]:
+    if tiering is None:
+        return []
+    if tiering["error"] is not None:
+        return [f"  tiered   unknown: {tiering['error']}"]
+    parts = [tiering["state"]]
+    parts += [] if tiering["policy"] is None else [f"policy {tiering['policy']}"]
+    parts += [f"tiered epoch {tiering['epoch']}"] if tiering["epoch"] else []
+    brokers = tiering["brokers"]
+    finished = sum(each["finished"] for each in brokers)
+    parts += [f"{finished} of {len(brokers)} brokers have finished"] if brokers else []
+    return [f"  tiered   {', '.join(parts)}"]
 
 
 async def create(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int:
@@ -391,13 +417,44 @@ async def _wait_until_visible(cluster: Cluster, name: str) -> None:
     await cluster.retrying(attempt)
 
 
+async def _tiering(
+    cluster: Cluster, topic: str, configs: Mapping[str, str | None]
+) -> dict[str, Any] | None:
+    """Tiered state of a topic; None if it is not tiered. Apache Kafka has only the configs."""
+    is_tiered = configs.get(ENABLE) == "true"
+    if not is_tiered and configs.get(DISABLE_POLICY) is None:
+        return None
+    described: dict[str, Any] = {
+        "state": "ENABLED",
+        "epoch": None,
+        "policy": None,
+        "brokers": [],
+        "error": None,
+    }
+    try:
+        if not await has_tiered_state(cluster, topic):
+            return described
+        (tiering,) = await describe_topic_tiering(cluster, [topic])
+    except (ClientError, KafkaError) as error:  # without an active controller, the rest is shown
+        return {**described, "state": None, "error": str(error)}
+    return {
+        **described,
+        "state": state_of(tiering),
+        "epoch": tiering.epoch,
+        "policy": tiering.policy,
+        "brokers": broker_rows(tiering),
+    }
+
+
 async def _description(cluster: Cluster, topic: Topic) -> dict[str, Any]:
     entries = await admin.describe_configs(cluster, admin.ResourceType.TOPIC, topic.name)
+    configs = {entry.name: entry.value for entry in entries}
     return {
         "name": topic.name,
         "id": base64_uuid(topic.topic_id),
         "internal": topic.internal,
         "configs": {e.name: e.value for e in entries if e.source == admin.ConfigSource.TOPIC},
+        "tiering": await _tiering(cluster, topic.name, configs),
         "partitions": [
             {
                 "partition": part.index,

@@ -172,8 +172,11 @@ DELETE_SHARE_GROUP_OFFSETS = _api(92, "delete_share_group_offsets", 0, 0, 0, BRO
 APIS = _rows
 
 DISABLE_REMOTE_TOPIC = Api(20_950, "disable_remote_topic", 0, 0, 0, BROKER, 0)
-PRIVATE_APIS: Mapping[int, Api] = {DISABLE_REMOTE_TOPIC.key: DISABLE_REMOTE_TOPIC}
-"""APIs between nodes of Odradek, by key. ApiVersions does not report them."""
+DESCRIBE_TOPIC_TIERING = Api(20_951, "describe_topic_tiering", 0, 0, 0, EITHER, 0)
+PRIVATE_APIS: Mapping[int, Api] = {
+    api.key: api for api in (DISABLE_REMOTE_TOPIC, DESCRIBE_TOPIC_TIERING)
+}
+"""APIs of Odradek that Kafka does not have, by key. ApiVersions does not report them."""
 
 
 def find_api(key: int) -> Api | None:

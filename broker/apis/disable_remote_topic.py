@@ -47,24 +47,27 @@ async def _find_unfinished(request: Any, services: Services) -> str | None:
         return None
     for index, partition in list(topic.partitions.items()):
         is_here = services.node_id in partition.replicas and request.partition_id in (-1, index)
-        if is_here and not await _is_finished(topic, index, partition, services):
-            return f"partition {topic.name}-{index} is not finished"
+        reason = await _find_reason(topic, index, partition, services) if is_here else None
+        if reason is not None:
+            return f"partition {topic.name}-{index}: {reason}"
     return None
 
 
-async def _is_finished(
+async def _find_reason(
     topic: TopicImage, index: int, image: PartitionImage, services: Services
-) -> bool:
+) -> str | None:
+    """Why this broker has not finished its part for the partition, or None."""
     if services.tiered_storage is None:
-        return True
+        return None
     try:
         partition = await services.partitions.get(topic.name, topic.id, index)
-    except KafkaError:
+    except KafkaError as error:
         # A replica in an offline log directory copies nothing; another broker leads.
-        return image.leader != services.node_id
+        return None if image.leader != services.node_id else error.message or str(error)
     if image.leader == services.node_id and partition.leading_since != image.leader_epoch:
-        return False
-    return services.tiered_storage.manager.is_disabled(partition)
+        return "this broker is not the leader yet"
+    manager = services.tiered_storage.manager
+    return None if manager.is_disabled(partition) else manager.disablement_progress(partition)
 
 
 HANDLERS = {apis.DISABLE_REMOTE_TOPIC: disable_remote_topic}

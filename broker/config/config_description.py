@@ -7,6 +7,7 @@ config are those of the first broker config that it defaults to.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import Final
 
 from odradek.broker.config.all_configs import (
     BROKER,
@@ -23,6 +24,10 @@ from odradek.broker.config.topic_config_validation import to_ms
 from odradek.broker.config.types import ConfigSource, ConfigType, to_text
 from odradek.broker.java_hash import hash_map_order
 from odradek.seams.values import value_class
+
+ODRADEK_ONLY: Final = frozenset({"remote.log.disable.policy"})
+"""Topic configs that Kafka does not have. They are described if they are set, or requested by name, which is how a
+client finds out that the broker has them. The list of all configs is Kafka's."""
 
 
 @value_class
@@ -127,7 +132,12 @@ def _shown(
     table: Table, overrides: Mapping[str, str], names: Collection[str] | None
 ) -> list[ConfigKey]:
     """Rows in the order of Kafka, on which tests of clients depend."""
-    shown = tuple(name for name, row in table.items() if not row.internal or name in overrides)
+    requested = ODRADEK_ONLY & set(names or ())
+    shown = tuple(
+        name
+        for name, row in table.items()
+        if not row.internal or name in overrides or name in requested
+    )
     return [table[name] for name in hash_map_order(shown) if not names or name in names]
 
 

@@ -25,6 +25,7 @@ from odradek.replication.controller.topic_tiering import (
     tiering_record,
 )
 from odradek.seams.containment import Containment
+from odradek.seams.values import value_class
 
 log = logging.getLogger("odradek.controller")
 
@@ -32,6 +33,16 @@ REQUEST_TIMEOUT_SECONDS = 5.0
 PAUSE_SECONDS = 0.1
 PAUSE_SECONDS_MAX = 5.0
 """Shortest and longest pause between two requests to a broker that has not finished."""
+
+
+@value_class
+class BrokerDisablement:
+    """Whether a broker has finished its part of a disablement, and if not, why. A reason of None: it has not
+    responded yet."""
+
+    broker_id: int
+    is_done: bool
+    reason: str | None
 
 
 class BrokerRequests(Protocol):
@@ -50,6 +61,7 @@ class TopicDisablements:
         self._requests = requests
         self._changed = trio.Event()
         self._running: set[tuple[UUID, int]] = set()
+        self._progress: dict[UUID, DisablementProgress] = {}
         self._tasks: Containment[str] = Containment("the disablement of tiered storage")
         metadata.subscribe(self._metadata_changed)
         metadata.on_active(self._active)
@@ -60,6 +72,35 @@ class TopicDisablements:
 
     def _active(self, is_active: bool) -> None:
         self._wake()
+
+    def brokers(self, topic_id: UUID) -> list[BrokerDisablement]:
+        """What each registered broker has responded; empty if the topic is not in the state DISABLING."""
+        image = self._metadata.image
+        tiering = image.tiering.get(topic_id)
+        if tiering is None or tiering.state is not TieredState.DISABLING:
+            return []
+        progress = self._progress.get(topic_id)
+        if progress is None or not progress.is_current(image):  # the task has not started
+            progress = DisablementProgress(topic_id, tiering.epoch)
+        missing = progress.missing(image)
+        return [
+            BrokerDisablement(broker_id, broker_id not in missing, progress.reason(broker_id))
+            for broker_id in sorted(image.brokers)
+        ]
+
+    @property
+    def missing_brokers(self) -> int:
+        """Brokers that have not finished their part of any of the disablements; 0 if this is not the active
+        controller."""
+        if not self._metadata.is_active:
+            return 0
+        missing = {
+            each.broker_id
+            for topic_id in self._metadata.image.tiering
+            for each in self.brokers(topic_id)
+            if not each.is_done
+        }
+        return len(missing)
 
     def _wake(self) -> None:
         self._changed.set()
@@ -86,7 +127,14 @@ class TopicDisablements:
 
     async def _disable_once(self, topic_id: UUID, epoch: int) -> None:
         """Send the requests until every broker has responded, then commit the state DISABLED (X-08)."""
-        progress = DisablementProgress(topic_id, epoch)
+        progress = self._progress[topic_id] = DisablementProgress(topic_id, epoch)
+        try:
+            await self._send_until_complete(progress)
+        finally:
+            if self._progress.get(topic_id) is progress:
+                del self._progress[topic_id]
+
+    async def _send_until_complete(self, progress: DisablementProgress) -> None:
         async with trio.open_nursery() as nursery:
             sending: set[int] = set()
             while self._metadata.is_active and progress.is_current(self._metadata.image):
@@ -110,6 +158,7 @@ class TopicDisablements:
             if unfinished is None:
                 progress.responded(broker_id, image)
             else:
+                progress.not_finished(broker_id, unfinished)
                 log.debug(
                     "broker %d has not disabled %s: %s", broker_id, progress.topic_id, unfinished
                 )

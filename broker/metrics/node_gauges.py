@@ -21,6 +21,7 @@ from odradek.replication.partition.partition import PartitionTraffic
 from odradek.storage.errors import StorageError
 
 if TYPE_CHECKING:
+    from odradek.broker.controller.quorum_controller import ControllerMetadataManager
     from odradek.broker.replicas.partition_table import PartitionTable
     from odradek.broker.services import Services
     from odradek.replication.partition.partition import Partition
@@ -113,10 +114,27 @@ def _controller(services: Services) -> None:
     metrics.gauge("ActiveControllerCount", lambda: int(metadata.is_active))
     metrics.gauge("GlobalTopicCount", lambda: len(metadata.image.topics_by_id))
     metrics.gauge("LastAppliedRecordOffset", lambda: metadata.image.offset)
+    for name, state in (
+        ("TieringDisablingTopicCount", images.TieredState.DISABLING),
+        ("TieringDisabledTopicCount", images.TieredState.DISABLED),
+    ):
+        metrics.gauge(name, partial(_topics_in_state, metadata, state))
+    metrics.gauge("TieringDisablementMissingBrokerCount", partial(_missing_brokers, services))
     metrics.gauge("FencedBrokerCount", lambda: _fenced(metadata.image))
     metrics.gauge(
         "ActiveBrokerCount", lambda: len(metadata.image.brokers) - _fenced(metadata.image)
     )
+
+
+def _topics_in_state(metadata: ControllerMetadataManager, state: images.TieredState) -> int:
+    if not metadata.is_active:
+        return 0
+    return sum(each.state is state for each in metadata.image.tiering.values())
+
+
+def _missing_brokers(services: Services) -> int:
+    disablements = services.topic_disablements
+    return 0 if disablements is None else disablements.missing_brokers
 
 
 def _fenced(image: images.MetadataImage) -> int:

@@ -50,6 +50,7 @@ MODULES: Mapping[str, Sequence[Api]] = {
     ),
     "delete_records": (apis.DELETE_RECORDS,),
     "describe_topic_partitions": (apis.DESCRIBE_TOPIC_PARTITIONS,),
+    "describe_topic_tiering": (apis.DESCRIBE_TOPIC_TIERING,),
     "disable_remote_topic": (apis.DISABLE_REMOTE_TOPIC,),
     "elect_leaders": (apis.ELECT_LEADERS,),
     "fetch": (apis.FETCH,),
@@ -127,8 +128,12 @@ FORWARDED: frozenset[Api] = frozenset(
     )
 )
 """APIs that brokers forward to the active controller."""
-FORWARDABLE: frozenset[Api] = FORWARDED | {apis.ALTER_CONFIGS, apis.INCREMENTAL_ALTER_CONFIGS}
-"""APIs that an Envelope may contain. Brokers handle a part of config alterations themselves."""
+FORWARDABLE: frozenset[Api] = FORWARDED | {
+    apis.ALTER_CONFIGS,
+    apis.INCREMENTAL_ALTER_CONFIGS,
+    apis.DESCRIBE_TOPIC_TIERING,
+}
+"""APIs that an Envelope may contain. Brokers handle a part of config alterations and of the tiered state themselves."""
 
 
 def _served_on(listener: Listeners) -> dict[int, str]:
@@ -173,7 +178,7 @@ def find_controller_route(api_key: int) -> Route | None:
     route = _load(module, rows, api_key)
     from odradek.broker.security.acl_loading import RESPONDED_BEFORE, once_loaded
 
-    return route if apis.APIS[api_key] in RESPONDED_BEFORE else once_loaded(route)
+    return route if apis.find_api(api_key) in RESPONDED_BEFORE else once_loaded(route)
 
 
 def _load(module: str, rows: Sequence[Api], api_key: int) -> Route:

@@ -37,6 +37,7 @@ RULES: Final[Mapping[Api, Rule]] = {
     # Topics
     apis.METADATA: Rule(topic=Op.DESCRIBE),
     apis.DESCRIBE_TOPIC_PARTITIONS: Rule(topic=Op.DESCRIBE),
+    apis.DESCRIBE_TOPIC_TIERING: Rule(topic=Op.DESCRIBE),
     apis.CREATE_TOPICS: Rule(topic=Op.CREATE),
     apis.DELETE_TOPICS: Rule(topic=Op.DELETE),
     apis.CREATE_PARTITIONS: Rule(topic=Op.ALTER),

@@ -200,6 +200,7 @@ class RemoteDeletionTask:
         self._id = id
         self._tools = tools
         self._is_removed = False
+        self._failure: str | None = None
 
     async def run_once(self) -> bool:
         """Advance the log start offset to the local log start offset, then delete the remote
@@ -213,6 +214,17 @@ class RemoteDeletionTask:
             await self._tools.work.remove_summaries(self._id)
             self._is_removed = True
         return len(found) == EXPIRED_AT_ONCE
+
+    def finished_run(self, error: KafkaError | OSError | None) -> None:
+        """Keep the error of the last run for `progress`."""
+        message = error.message if isinstance(error, KafkaError) else None
+        self._failure = None if error is None else message or str(error)
+
+    @property
+    def progress(self) -> str:
+        """How many remote segments are left, and why the last run failed."""
+        left = f"{self._tools.metadata.segment_count(self._id)} remote segments are not deleted yet"
+        return left if self._failure is None else f"{left}: {self._failure}"
 
     @property
     def is_done(self) -> bool:

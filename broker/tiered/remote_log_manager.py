@@ -243,6 +243,25 @@ class RemoteLogManager:
             return True
         return known is not None and known.remover is not None and known.remover.is_done
 
+    def disablement_progress(self, partition: Partition) -> str:
+        """Why `is_disabled` is false, for the operator."""
+        known = self._table.get((partition.topic, partition.index))
+        if known is None or known.remover is None:
+            return "a segment is being copied, or the change of the configs is not applied yet"
+        try:
+            return known.remover.progress
+        except KafkaError as error:
+            return str(error)
+
+    def segment_count(self, partition: Partition) -> int | None:
+        """Remote segments of the partition in any state; None if this node does not know them."""
+        try:
+            return self._metadata.segment_count(
+                TopicIdPartition(partition.topic_id, partition.topic, partition.index)
+            )
+        except KafkaError:
+            return None
+
     def configs_changed(self) -> None:
         """Apply changed broker configs."""
         self.copiers.total_tokens = self._settings.copiers
@@ -399,7 +418,7 @@ class RemoteLogManager:
         if tiered.role is TieredRole.REMOVES:
             remover = RemoteDeletionTask(tiered.partition, tiered.id, self._expiring)
             tiered.remover = remover
-            return [_Task("deletion task", remover.run_once, self._expirers)]
+            return [_Task("deletion task", remover.run_once, self._expirers, remover.finished_run)]
         expirer = tiered.expirer = ExpirationTask(
             tiered.partition,
             tiered.id,

@@ -1,4 +1,4 @@
-"""Requests and responses of APIs between nodes of Odradek, which Kafka does not have."""
+"""Requests and responses of the APIs of Odradek that Kafka does not have."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import ClassVar
 from uuid import UUID
 
 from odradek.protocol.errors import ErrorCode
-from odradek.protocol.schemas.definition import StoredRecord, record, wire
+from odradek.protocol.schemas.definition import StoredRecord, record, structs, wire
 
 
 @record
@@ -29,3 +29,58 @@ class DisableRemoteTopicResponse(StoredRecord):
     __api_key__: ClassVar[int] = 20_950
     error_code: ErrorCode = wire("error_code", ErrorCode.none)
     error_message: str | None = wire("string", None, nullable=True)
+
+
+@record
+class DescribeTopicTieringRequest(StoredRecord):
+    """Request for the tiered state of topics (KIP-950).
+
+    `topics` of None are all topics whose tiered storage was disabled at least once.
+    """
+
+    __api_key__: ClassVar[int] = 20_951
+    topics: tuple[str, ...] | None = wire("[]string", None, nullable=True)
+
+
+@record
+class DisablementResponse:
+    """Whether a broker has finished its part of a disablement."""
+
+    broker_id: int = wire("int32")
+    is_done: bool = wire("bool")
+    reason: str | None = wire("string", None, nullable=True)
+    """Why it has not finished, as of its last response; None if it has not responded."""
+
+
+@record
+class RemoteSegmentCount:
+    """Remote log segments of a partition that the broker which responds leads."""
+
+    partition_index: int = wire("int32")
+    segments: int = wire("int64")
+
+
+@record
+class DescribedTopicTiering:
+    """Tiered state of one topic. `brokers` is empty unless the state is DISABLING."""
+
+    error_code: ErrorCode = wire("error_code", ErrorCode.none)
+    error_message: str | None = wire("string", None, nullable=True)
+    name: str = wire("string")
+    is_tiered: bool = wire("bool")
+    """Value of remote.storage.enable."""
+    state: int = wire("int8")
+    epoch: int = wire("int32")
+    policy: str | None = wire("string", None, nullable=True)
+    brokers: tuple[DisablementResponse, ...] = structs(DisablementResponse)
+    partitions: tuple[RemoteSegmentCount, ...] = structs(RemoteSegmentCount)
+
+
+@record
+class DescribeTopicTieringResponse(StoredRecord):
+    """Tiered states as the active controller has them, and the remote segments that the broker knows."""
+
+    __api_key__: ClassVar[int] = 20_951
+    error_code: ErrorCode = wire("error_code", ErrorCode.none)
+    error_message: str | None = wire("string", None, nullable=True)
+    topics: tuple[DescribedTopicTiering, ...] = structs(DescribedTopicTiering)

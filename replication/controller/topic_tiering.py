@@ -100,6 +100,7 @@ class DisablementProgress:
         self.epoch = epoch
         self._responded: dict[int, tuple[int, Mapping[int, int]]] = {}
         """Of each broker that has responded: its broker epoch, and the leader epoch of each partition that it led."""
+        self._reasons: dict[int, str] = {}
 
     def is_current(self, image: MetadataImage) -> bool:
         """Whether the topic exists and is still being disabled in this epoch."""
@@ -116,6 +117,15 @@ class DisablementProgress:
         topic = sent_with.topics_by_id.get(self.topic_id)
         if broker is not None and topic is not None:
             self._responded[broker_id] = broker.epoch, _leader_epochs(topic, broker_id)
+            self._reasons.pop(broker_id, None)
+
+    def not_finished(self, broker_id: int, reason: str) -> None:
+        """The broker has not finished its part, or cannot be reached."""
+        self._reasons[broker_id] = reason
+
+    def reason(self, broker_id: int) -> str | None:
+        """Why the broker has not finished; None if it has, or if there is no response yet."""
+        return self._reasons.get(broker_id)
 
     def missing(self, image: MetadataImage) -> list[int]:
         """The registered brokers that have to respond, in order."""
@@ -230,6 +240,11 @@ def _policy_in(configs: Mapping[str, str]) -> DisablePolicy | None:
         raise _invalid_request(
             f"Invalid value {text} for configuration {DISABLE_POLICY}: must be one of {known}"
         ) from None
+
+
+def is_tiered(configs: Mapping[str, str]) -> bool:
+    """Whether the configs of a topic enable tiered storage."""
+    return _is_true(configs.get(ENABLE))
 
 
 def _is_true(text: str | None) -> bool:

@@ -44,6 +44,7 @@ def test_json_matches_table(odradek: CommandLine, topic: str) -> None:
         "name": topic,
         "internal": False,
         "configs": {},
+        "tiering": None,
         "partitions": [{"partition": index, **partition} for index in range(3)],
     }
     listed = odradek("topics", "list", "--json").json
