@@ -224,11 +224,17 @@ async def _report(cluster: Cluster, topic: str) -> TieringReport:
 
 
 async def _odradek_report(cluster: Cluster, topic: str) -> TieringReport:
-    (tiering,) = await describe_topic_tiering(cluster, [topic])
+    (tiering,) = await cluster.retrying(
+        lambda: describe_topic_tiering(cluster, [topic]), unless=_is_unknown_topic
+    )
     counts = await remote_segment_counts(cluster, topic)
     partitions = cluster.topics[topic].partitions.values()
     without_leader = tuple(each.index for each in partitions if each.leader < 0)
     return TieringReport(topic, state_of(tiering), counts, without_leader, tiering)
+
+
+def _is_unknown_topic(error: Exception) -> bool:
+    return isinstance(error, KafkaError) and error.code is ErrorCode.unknown_topic_or_partition
 
 
 def state_of(tiering: TopicTiering) -> str:
@@ -255,10 +261,9 @@ async def _wait(
                 report = await _odradek_report(cluster, report.topic)
                 responded_at = clock.monotonic()
             except (ClientError, KafkaError) as error:
-                is_deleted = getattr(error, "code", None) is ErrorCode.unknown_topic_or_partition
                 is_temporary = isinstance(error, ClientError) or retriable(error)
                 is_late = clock.monotonic() - responded_at > UNREACHABLE_MAX_S
-                if is_deleted or is_late or not is_temporary:
+                if _is_unknown_topic(error) or is_late or not is_temporary:
                     raise
     finally:
         line.end()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from odradek.client import topic_tiering_admin
-from odradek.testing import Broker
+from odradek.testing import Broker, Cluster
 from tests.cli.command_line import CommandLine
 from tests.support.tiered_topic_broker import QUICK, TIERED
 
@@ -36,8 +36,14 @@ def tiered(
         run("topics", "create", "orders", "-p", "2", *configs)
         for partition in ("0", "1") * 3:  # a batch of half a segment each
             run("produce", "-t", "orders", "-p", partition, stdin=b"x" * 1500 + b"\n")
-        until(lambda: (document(run)["remote_segments"] or 0) >= 2)
+        wait_until_copied(run, partitions=2)
         yield run
+
+
+def wait_until_copied(run: CommandLine, *, partitions: int) -> None:
+    """Wait until the two inactive segments of each partition are only in the remote tier."""
+    words = ("topics", "offsets", "orders", "--at", "earliest-local", "--json")
+    until(lambda: [row["offset"] for row in run(*words).json] == [2] * partitions)
 
 
 def until(holds: Any) -> None:
@@ -60,12 +66,12 @@ def test_disable_with_retain_then_delete_then_enable(tiered: CommandLine) -> Non
     shown = document(tiered)
     assert (shown["state"], shown["epoch"], shown["policy"]) == ("ENABLED", 0, None)
     counts = [each["remote_segments"] for each in shown["partitions"]]
-    assert sum(counts) == shown["remote_segments"] >= 2
+    assert (counts, shown["remote_segments"]) == ([2, 2], 4)
     assert "  tiered   ENABLED" in tiered("topics", "describe", "orders").lines
 
     retained = document(tiered, "--disable", "retain")
     assert (retained["state"], retained["epoch"], retained["policy"]) == ("DISABLED", 1, "retain")
-    assert retained["remote_segments"] >= 2
+    assert retained["remote_segments"] == 4
     assert retained["brokers"] == []
     assert document(tiered, "--disable", "retain") == retained
     assert described(tiered) == {
@@ -180,3 +186,47 @@ def test_cluster_without_disable_policy_gets_kafkas_configs(
         in refused.stderr
     )
     assert "this is what the configs say" in tiered("topics", "tiering", "orders").lines[-1]
+
+
+@pytest.mark.slow
+def test_stopped_broker_is_missing_until_it_runs_again(
+    monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """With three brokers, and controllers that are not brokers. The active controller also stops."""
+    with Cluster(brokers=3, controllers=3, configs=QUICK, tiered=True) as cluster:
+        monkeypatch.setenv("ODRADEK_BOOTSTRAP", cluster.bootstrap)
+        run = CommandLine(monkeypatch, capsysbinary)
+        configs = [word for each in TIERED.items() for word in ("-c", "=".join(each))]
+        run("topics", "create", "orders", "-p", "3", "-r", "3", *configs)
+        for partition in ("0", "1", "2") * 3:
+            run("produce", "-t", "orders", "-p", partition, stdin=b"x" * 1500 + b"\n")
+        wait_until_copied(run, partitions=3)
+        cluster.stop(3)
+        assert document(run, "--disable", "delete", "--no-wait")["state"] == "DISABLING"
+
+        def missing() -> dict[int, str | None]:
+            brokers = document(run)["brokers"]
+            assert [each["broker"] for each in brokers] == [1, 2, 3]
+            return {each["broker"]: each["reason"] for each in brokers if not each["finished"]}
+
+        until(lambda: list(missing()) == [3] and missing()[3])
+        assert "3" in (missing()[3] or "")
+        active = run("quorum", "describe", "--json").json["leader"]
+        cluster.stop(active)
+        until(lambda: list(missing()) == [3])
+        cluster.restart(3)
+        ended = document(run, "--wait")
+        assert (ended["state"], ended["remote_segments"]) == ("DISABLED", 0)
+
+
+def test_output_is_the_same_with_apache_kafka(odradek: CommandLine, topic: str) -> None:
+    shown = odradek("topics", "tiering", topic, "--json").json
+    assert (shown["state"], len(shown["partitions"])) == ("NOT_TIERED", 3)
+    assert odradek("topics", "tiering", topic).lines[:2] == [
+        topic,
+        "  state             NOT_TIERED",
+    ]
+    refused = odradek("topics", "tiering", topic, "--disable", "retain", code=1)
+    assert f"topic {topic} is not tiered" in refused.stderr
+    refused = odradek("topics", "tiering", topic, "--enable", code=1)
+    assert "INVALID_CONFIG" in refused.stderr

@@ -50,7 +50,7 @@ MUTATED_SHARE = 0.6
 def valid_requests(source: random.Random) -> list[bytes]:
     return [
         request_header(api, version, 1, "fuzz") + sample_request(api.key, version, source)
-        for api in apis.APIS.values()
+        for api in (*apis.APIS.values(), *apis.PRIVATE_APIS.values())
         for version in api.versions
         for _ in range(VARIANTS)
     ]

@@ -8,6 +8,7 @@ import random
 import types
 import typing
 import uuid
+from collections.abc import Mapping
 from io import BytesIO
 from typing import Any
 
@@ -15,11 +16,17 @@ from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
 
+from odradek.protocol.apis import PRIVATE_APIS
+from odradek.protocol.messages import load
+from odradek.protocol.schemas.serde import encode
+
 WORDS = ["t", "orders", "", "a" * 200, "é", "range", "group-1"]
 
 
 def sample_request(key: int, version: int, source: random.Random) -> bytes:
-    """Return the body of a random request, which kio encodes."""
+    """Return the body of a random request, which kio encodes unless its API is private."""
+    if key in PRIVATE_APIS:
+        return encode(_entity(load(key, version, "request"), source), version)
     schema = load_request_schema(key, version)
     buffer = BytesIO()
     entity_writer(schema)(buffer, _entity(schema, source))
@@ -30,10 +37,16 @@ def _entity(schema: type, source: random.Random) -> Any:
     hints = typing.get_type_hints(schema)
     return schema(
         **{
-            field.name: _value(hints[field.name], field.metadata.get("kafka_type"), source)
+            field.name: _value(hints[field.name], _item_type(field.metadata), source)
             for field in dataclasses.fields(schema)
         }
     )
+
+
+def _item_type(metadata: Mapping[str, Any]) -> str | None:
+    """Type of a field or, as kio has it, of the items of an array."""
+    kafka_type = metadata.get("kafka_type")
+    return kafka_type and str(kafka_type).removeprefix("[]")
 
 
 def _value(hint: Any, kafka_type: str | None, source: random.Random) -> Any:

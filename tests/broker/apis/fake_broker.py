@@ -60,6 +60,8 @@ class FakeBroker:
     cluster_id = "AAAAAAAAAAAAAAAAAAAAAQ"
     client_quotas: ClientQuotas | None = None
     authorizer: Authorizer | None = None
+    tiered_storage: Any = None
+    topic_disablements: Any = None
 
     def __init__(self, configs: Mapping[str, str]) -> None:
         self.config = ServerConfig.from_properties(configs, test_node=True)

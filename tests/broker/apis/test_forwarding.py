@@ -230,7 +230,7 @@ async def test_own_broker_configs_are_validated_before_forwarding(nodes: Nodes) 
                 resource(ResourceType.TOPIC, "t", "retention.ms", "5"),
                 resource(ResourceType.BROKER, "2", "background.threads", "11"),
                 resource(ResourceType.BROKER, "1", "background.threads", "12"),
-                resource(ResourceType.BROKER_LOGGER, "2", "odradek.node", "INFO"),
+                resource(ResourceType.BROKER_LOGGER, "2", "odradek.forwarding", "INFO"),
             ],
             "validate_only": False,
         },
@@ -241,7 +241,7 @@ async def test_own_broker_configs_are_validated_before_forwarding(nodes: Nodes) 
         "invalid_request",  # of another broker
         "none",
     ]
-    loggers.set_level("odradek.node", None)
+    loggers.set_level("odradek.forwarding", None)
     image = nodes.active.metadata.image
     assert image.topic_configs("t") == {"retention.ms": "5"}
     assert image.config(ResourceType.BROKER, "2") == {"background.threads": "11"}
@@ -279,6 +279,23 @@ def test_forwarded_apis_are_served_by_controllers(api: apis.Api) -> None:
     assert apis.CONTROLLER in api.listeners
     if find_route(api.key) is not None:
         assert find_controller_route(api.key) is not None
+
+
+async def test_description_of_tiering_comes_from_the_active_controller(nodes: Nodes) -> None:
+    assert await create(nodes) is ErrorCode.none
+    response = await nodes.ask(apis.DESCRIBE_TOPIC_TIERING, {"topics": ["t", "absent"]})
+    assert response.error_code is ErrorCode.none
+    assert [(row.name, row.error_code.name, row.epoch) for row in response.topics] == [
+        ("t", "none", 0),
+        ("absent", "unknown_topic_or_partition", 0),
+    ]
+    assert (
+        decode_principal(nodes.broker.controller_channel.envelopes[-1]["request_principal"])
+        == ALICE
+    )
+    nodes.broker.controller_channel.controller = None
+    response = await nodes.ask(apis.DESCRIBE_TOPIC_TIERING, {"topics": ["t"]})
+    assert (response.error_code, response.topics) == (ErrorCode.not_controller, ())
 
 
 # The controller

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 
 from odradek.testing import Broker
 from tests.broker.metrics.scraping import CONFIGS, scrape
@@ -78,3 +86,28 @@ def read_all(broker: Broker) -> None:
     consumer.assign([TopicPartition("t", 0, 0)])
     assert len(consumer.consume(RECORDS, timeout=TIMEOUT_S)) == RECORDS
     consumer.close()
+
+
+def test_disablement_is_counted_on_the_active_controller(tmp_path: Path) -> None:
+    """KIP-950. Without the store, the broker cannot finish its part."""
+    store, away = tmp_path / "tier", tmp_path / "away"
+    prefix = "kafka_controller_kafkacontroller_tiering"
+    with Broker(tiered=store, configs={**QUICK, **CONFIGS}) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        admin.create_topics([NewTopic("t", 1, 1, config=TIERED)])["t"].result(TIMEOUT_S)
+        assert scrape(broker)[prefix + "disablingtopiccount"] == 0
+        store.rename(away)
+        configs = {"remote.storage.enable": "false", "remote.log.disable.policy": "delete"}
+        changes = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+            for name, value in configs.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, "t", incremental_configs=changes)
+        admin.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
+        found = wait_for(broker, prefix + "disablingtopiccount", 1)
+        assert found[prefix + "disabledtopiccount"] == 0
+        assert found[prefix + "disablementmissingbrokercount"] == 1
+        away.rename(store)
+        found = wait_for(broker, prefix + "disabledtopiccount", 1)
+        assert found[prefix + "disablingtopiccount"] == 0
+        assert found[prefix + "disablementmissingbrokercount"] == 0

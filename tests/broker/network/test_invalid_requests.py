@@ -58,7 +58,7 @@ def test_random_bytes_affect_no_other_connection(broker: Broker, data: bytes) ->
 
 @HOSTILE
 @given(
-    key=st.sampled_from(sorted(apis.APIS)),
+    key=st.sampled_from(sorted(apis.APIS | apis.PRIVATE_APIS)),
     version=st.integers(-2, 20),
     body=st.binary(max_size=400),
 )
@@ -73,7 +73,8 @@ def test_valid_header_with_invalid_body_closes_the_connection(
 
 
 def every_request() -> list[tuple[Api, int]]:
-    return [(api, version) for api in apis.APIS.values() for version in api.versions]
+    served = (*apis.APIS.values(), *apis.PRIVATE_APIS.values())
+    return [(api, version) for api in served for version in api.versions]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -129,6 +130,15 @@ def test_unknown_api_closes_the_connection_with_one_log_line(
         sock.sendall(struct.pack(">ihhih", 10, 999, 0, 1, -1))
         assert read_frame(sock) == b""
     assert [record for record in caplog.records if "999" in record.getMessage()]
+
+
+@pytest.mark.parametrize("api", apis.PRIVATE_APIS.values(), ids=lambda api: api.name)
+def test_unsupported_version_of_private_api_closes_the_connection(broker: Broker, api: Api) -> None:
+    with connect(broker) as sock:
+        request = struct.pack(">hhih", api.key, 1, 7, -1) + bytes(40)
+        sock.sendall(struct.pack(">i", len(request)) + request)
+        assert read_frame(sock) == b""
+    assert is_served(broker)
 
 
 @pytest.fixture

@@ -1,0 +1,148 @@
+"""Tests of the private APIs of KIP-950: DescribeTopicTiering and DisableRemoteTopic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from odradek.broker.requests.dispatch import SERVED, SERVED_BY_CONTROLLERS, handle_locally
+from odradek.broker.security.authorizer import Authorizer
+from odradek.protocol import apis
+from odradek.protocol.acls import AclOperation, AclResource, PatternType, Permission
+from odradek.replication.controller.acls import CLUSTER_NAME, Acl
+from odradek.replication.controller.controller_result import ControllerResult
+from odradek.replication.controller.image import (
+    DisablePolicy,
+    MetadataImage,
+    TieredState,
+    TopicTiering,
+)
+from odradek.replication.controller.topic_tiering import tiering_record
+from tests.broker.apis.fake_broker import FakeBroker
+
+DISABLING = TopicTiering(3, TieredState.DISABLING, DisablePolicy.DELETE, 3)
+RETAINED = TopicTiering(1, TieredState.DISABLED, DisablePolicy.RETAIN, 0)
+
+
+async def create(client: Any, name: str, tiering: TopicTiering | None = None) -> None:
+    created = await client.create(name)
+
+    def operation(image: MetadataImage) -> ControllerResult[None]:
+        return ControllerResult([tiering_record(created.topic_id, tiering)], None)
+
+    if tiering is not None:
+        await client.broker.metadata.perform(operation)
+
+
+def may(resource: AclResource, name: str, operation: AclOperation) -> Acl:
+    me = "User:ANONYMOUS"
+    return Acl(resource, name, PatternType.LITERAL, me, "*", operation, Permission.ALLOW)
+
+
+@pytest.fixture
+def restricted(client: Any, client_of: Callable[..., Any]) -> Callable[..., Any]:
+    """Client that is allowed only what the ACLs allow."""
+
+    def make(*acls: Acl) -> Any:
+        authorizer = Authorizer()
+        authorizer.load(acls)
+        return client_of(client.broker, authorizer=authorizer)
+
+    return make
+
+
+async def describe(client: Any, *topics: str) -> dict[str, Any]:
+    response = await client.ask(apis.DESCRIBE_TOPIC_TIERING, 0, topics=topics or None)
+    assert response.error_code.name == "none"
+    return {row.name: row for row in response.topics}
+
+
+async def test_tiered_state_of_requested_topics(client: Any) -> None:
+    await create(client, "disabling", DISABLING)
+    await create(client, "retained", RETAINED)
+    await create(client, "plain")
+    found = await describe(client, "retained", "disabling", "plain", "absent", "plain")
+    assert list(found) == ["retained", "disabling", "plain", "absent"]
+    disabling = found["disabling"]
+    assert (disabling.state, disabling.epoch, disabling.policy) == (1, 3, "delete")
+    assert [(row.broker_id, row.is_done, row.reason) for row in disabling.brokers] == [
+        (1, False, None)
+    ]
+    retained = found["retained"]
+    assert (retained.state, retained.epoch, retained.policy) == (2, 1, "retain")
+    assert retained.brokers == ()
+    assert (found["plain"].state, found["plain"].epoch, found["plain"].is_tiered) == (0, 0, False)
+    assert found["absent"].error_code.name == "unknown_topic_or_partition"
+
+
+async def test_request_without_topics_describes_topics_with_a_tiered_state(client: Any) -> None:
+    for name, tiering in (("b", DISABLING), ("a", RETAINED), ("plain", None)):
+        await create(client, name, tiering)
+    assert list(await describe(client)) == ["a", "b"]
+
+
+async def test_description_needs_describe_on_the_topic(
+    client: Any, restricted: Callable[..., Any]
+) -> None:
+    await create(client, "seen", RETAINED)
+    await create(client, "hidden", DISABLING)
+    other = restricted(may(AclResource.TOPIC, "seen", AclOperation.DESCRIBE))
+    assert list(await describe(other)) == ["seen"]
+    found = await describe(other, "seen", "hidden", "absent")
+    assert [row.error_code.name for row in found.values()] == [
+        "none",
+        "topic_authorization_failed",
+        "topic_authorization_failed",
+    ]
+    assert found["hidden"].epoch == 0
+
+
+async def test_disable_remote_topic_needs_cluster_action(
+    client: Any, restricted: Callable[..., Any]
+) -> None:
+    """Without it, the broker neither waits nor says what it knows."""
+    await create(client, "t", DISABLING)
+    topic_id = client.broker.metadata.image.topics_by_name["t"].id
+    values = {"topic_id": topic_id, "metadata_offset": client.broker.metadata.image.offset}
+    other = restricted(may(AclResource.CLUSTER, CLUSTER_NAME, AclOperation.ALTER))
+    denied = await other.ask(apis.DISABLE_REMOTE_TOPIC, 0, **values)
+    assert denied.error_code.name == "cluster_authorization_failed"
+    assert denied.error_message == "Cluster authorization failed."
+    node = restricted(may(AclResource.CLUSTER, CLUSTER_NAME, AclOperation.CLUSTER_ACTION))
+    done = await node.ask(apis.DISABLE_REMOTE_TOPIC, 0, **values)
+    assert (done.error_code.name, done.error_message) == ("none", None)
+
+
+async def test_api_versions_do_not_have_private_apis(client: Any) -> None:
+    assert apis.PRIVATE_APIS.keys() <= SERVED.keys()
+    assert apis.DESCRIBE_TOPIC_TIERING.key in SERVED_BY_CONTROLLERS
+    software = {"client_software_name": "tests", "client_software_version": "1"}
+    of_broker = await client.ask(apis.API_VERSIONS, 4, **software)
+    of_controller = await handle_locally(client.broker, apis.API_VERSIONS, software)
+    for response in (of_broker, of_controller):
+        shown = {each.api_key for each in response.api_keys}
+        assert shown <= apis.APIS.keys()
+        assert not shown & apis.PRIVATE_APIS.keys()
+
+
+async def test_controller_that_is_not_active_does_not_describe() -> None:
+    broker: Any = FakeBroker({})
+    broker.metadata.is_active = False
+    response = await handle_locally(broker, apis.DESCRIBE_TOPIC_TIERING, {"topics": ["t"]})
+    assert (response.error_code.name, response.topics) == ("not_controller", ())
+
+
+async def test_leader_adds_its_remote_segments(client: Any) -> None:
+    await create(client, "t", DISABLING)
+    led = SimpleNamespace(is_leader=True)
+    client.broker.partitions = SimpleNamespace(opened=lambda topic, index: led)
+    manager = SimpleNamespace(segment_count=lambda partition: 7)
+    client.broker.tiered_storage = SimpleNamespace(manager=manager)
+    (row,) = (await describe(client, "t")).values()
+    assert [(each.partition_index, each.segments) for each in row.partitions] == [(0, 7)]
+    led.is_leader = False
+    (row,) = (await describe(client, "t")).values()
+    assert row.partitions == ()

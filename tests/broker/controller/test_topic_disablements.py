@@ -1,0 +1,88 @@
+"""Tests of the active controller's requests to disable tiered storage of a topic (KIP-950)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import trio
+import trio.testing
+
+from odradek.broker.controller.topic_disablements import BrokerDisablement, TopicDisablements
+from odradek.client.errors import Unreachable
+from odradek.protocol.apis import Api
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.schemas.private_apis import DisableRemoteTopicResponse
+from odradek.replication.controller.image import DisablePolicy, MetadataImage, TieredState
+from odradek.replication.controller.topic_tiering import NEVER_DISABLED, disable, tiering_record
+from odradek.replication.controller.topics import NewTopic
+from tests.support.cluster_images import cluster, committed, create
+
+
+class Metadata:
+    """Metadata manager of the active controller without a log."""
+
+    def __init__(self, image: MetadataImage) -> None:
+        self.image = image
+        self.is_active = True
+
+    def subscribe(self, listener: Callable[[Any], None]) -> None:
+        pass
+
+    def on_active(self, callback: Callable[[bool], None]) -> None:
+        pass
+
+    async def perform(self, operation: Callable[[MetadataImage], Any]) -> Any:
+        plan = operation(self.image)
+        self.image = committed(self.image, plan.records)
+        return plan.result
+
+
+class Brokers:
+    """Brokers that respond what `reasons` has for them: None is an end without an error."""
+
+    def __init__(self, reasons: dict[int, str | Exception | None]) -> None:
+        self.reasons = reasons
+
+    async def request(
+        self, broker_id: int, api: Api, values: Mapping[str, Any], *, timeout_s: float
+    ) -> DisableRemoteTopicResponse:
+        reason = self.reasons[broker_id]
+        if isinstance(reason, Exception):
+            raise reason
+        code = ErrorCode.none if reason is None else ErrorCode.request_timed_out
+        return DisableRemoteTopicResponse(error_code=code, error_message=reason)
+
+
+async def test_missing_brokers_are_reported_with_their_last_reason(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    image, _ = create(cluster(3), NewTopic("t", 1, 3))
+    (topic_id,) = image.topics_by_id
+    disabling = disable("t", NEVER_DISABLED, DisablePolicy.DELETE)
+    metadata = Metadata(committed(image, [tiering_record(topic_id, disabling)]))
+    brokers = Brokers({1: None, 2: "partition t-0: 5 remote segments", 3: Unreachable("refused")})
+    disablements = TopicDisablements(metadata, brokers)  # type: ignore[arg-type]
+
+    def is_missing(broker_id: int, reason: str | None = None) -> BrokerDisablement:
+        return BrokerDisablement(broker_id, False, reason)
+
+    assert disablements.brokers(topic_id) == [is_missing(1), is_missing(2), is_missing(3)]
+    assert disablements.missing_brokers == 3
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(disablements.run)
+        await trio.sleep(1)
+        assert disablements.brokers(topic_id) == [
+            BrokerDisablement(1, True, None),
+            is_missing(2, "partition t-0: 5 remote segments"),
+            is_missing(3, "refused"),
+        ]
+        assert disablements.missing_brokers == 2
+        metadata.is_active = False
+        assert disablements.missing_brokers == 0
+        metadata.is_active = True
+        brokers.reasons = dict.fromkeys(brokers.reasons)
+        await trio.sleep(20)
+        assert metadata.image.tiering[topic_id].state is TieredState.DISABLED
+        assert (disablements.brokers(topic_id), disablements.missing_brokers) == ([], 0)
+        nursery.cancel_scope.cancel()
