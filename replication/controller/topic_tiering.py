@@ -116,7 +116,7 @@ class DisablementProgress:
         broker = sent_with.brokers.get(broker_id)
         topic = sent_with.topics_by_id.get(self.topic_id)
         if broker is not None and topic is not None:
-            self._responded[broker_id] = broker.epoch, _leader_epochs(topic, broker_id)
+            self._responded[broker_id] = broker.epoch, _leader_epochs(topic).get(broker_id, {})
             self._reasons.pop(broker_id, None)
 
     def not_finished(self, broker_id: int, reason: str) -> None:
@@ -132,10 +132,11 @@ class DisablementProgress:
         topic = image.topics_by_id.get(self.topic_id)
         if topic is None:
             return []
+        led = _leader_epochs(topic)
         return [
             broker_id
-            for broker_id in sorted(image.brokers)
-            if not self._is_done(image, topic, broker_id)
+            for broker_id, broker in sorted(image.brokers.items())
+            if not self._is_done(broker_id, broker.epoch, led.get(broker_id, {}))
         ]
 
     def is_complete(self, image: MetadataImage) -> bool:
@@ -147,19 +148,19 @@ class DisablementProgress:
             and all(each.leader != NO_LEADER for each in topic.partitions.values())
         )
 
-    def _is_done(self, image: MetadataImage, topic: TopicImage, broker_id: int) -> bool:
+    def _is_done(self, broker_id: int, broker_epoch: int, led: Mapping[int, int]) -> bool:
         found = self._responded.get(broker_id)
-        if found is None or found[0] != image.brokers[broker_id].epoch:
+        if found is None or found[0] != broker_epoch:
             return False
-        return _leader_epochs(topic, broker_id).items() <= found[1].items()
+        return led.items() <= found[1].items()
 
 
-def _leader_epochs(topic: TopicImage, broker_id: int) -> dict[int, int]:
-    return {
-        index: partition.leader_epoch
-        for index, partition in topic.partitions.items()
-        if partition.leader == broker_id
-    }
+def _leader_epochs(topic: TopicImage) -> dict[int, dict[int, int]]:
+    """Leader epoch of each partition, by leader."""
+    by_leader: dict[int, dict[int, int]] = {}
+    for index, partition in topic.partitions.items():
+        by_leader.setdefault(partition.leader, {})[index] = partition.leader_epoch
+    return by_leader
 
 
 # Configs
