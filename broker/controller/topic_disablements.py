@@ -45,6 +45,10 @@ class BrokerDisablement:
     reason: str | None
 
 
+REMIND_SECONDS = 60.0
+"""Interval of the log messages about a broker that has not finished."""
+
+
 class BrokerRequests(Protocol):
     """The part of BrokerConnections that is used."""
 
@@ -152,6 +156,7 @@ class TopicDisablements:
     async def _send(self, broker_id: int, progress: DisablementProgress, sending: set[int]) -> None:
         """Send the request to one broker until it has responded."""
         pause = PAUSE_SECONDS
+        remind_at = trio.current_time() + REMIND_SECONDS
         while broker_id in progress.missing(self._metadata.image):
             image = self._metadata.image
             unfinished = await self._request(broker_id, progress, image)
@@ -159,13 +164,23 @@ class TopicDisablements:
                 progress.responded(broker_id, image)
             else:
                 progress.not_finished(broker_id, unfinished)
-                log.debug(
-                    "broker %d has not disabled %s: %s", broker_id, progress.topic_id, unfinished
-                )
+                if trio.current_time() >= remind_at:
+                    remind_at += REMIND_SECONDS
+                    self._remind(broker_id, progress, unfinished)
                 await trio.sleep(pause)
                 pause = min(pause * 2, PAUSE_SECONDS_MAX)
         sending.discard(broker_id)
         self._wake()
+
+    def _remind(self, broker_id: int, progress: DisablementProgress, unfinished: str) -> None:
+        topic = self._metadata.image.topics_by_id.get(progress.topic_id)
+        if topic is not None:
+            log.warning(
+                "Broker %d has not disabled tiered storage of topic %s yet: %s",
+                broker_id,
+                topic.name,
+                unfinished,
+            )
 
     async def _request(
         self, broker_id: int, progress: DisablementProgress, image: MetadataImage

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import pytest
 import trio
 import trio.testing
 
@@ -55,7 +56,7 @@ class Brokers:
 
 
 async def test_missing_brokers_are_reported_with_their_last_reason(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     image, _ = create(cluster(3), NewTopic("t", 1, 3))
     (topic_id,) = image.topics_by_id
@@ -78,6 +79,10 @@ async def test_missing_brokers_are_reported_with_their_last_reason(
             is_missing(3, "refused"),
         ]
         assert disablements.missing_brokers == 2
+        assert not caplog.records
+        await trio.sleep(70)
+        text = "Broker 3 has not disabled tiered storage of topic t yet: refused"
+        assert caplog.text.count(text) == 1
         metadata.is_active = False
         assert disablements.missing_brokers == 0
         metadata.is_active = True
