@@ -64,7 +64,7 @@ async def _find_reason(
     except KafkaError as error:
         # A replica in an offline log directory copies nothing; another broker leads.
         return None if image.leader != services.node_id else error.message or str(error)
-    if image.leader == services.node_id and partition.leading_since != image.leader_epoch:
+    if image.leader == services.node_id and partition.leader_epoch != image.leader_epoch:
         return "this broker is not the leader yet"
     manager = services.tiered_storage.manager
     return None if manager.is_disabled(partition) else manager.disablement_progress(partition)

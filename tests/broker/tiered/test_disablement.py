@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from odradek.broker.apis.disable_remote_topic import _find_reason
 from odradek.protocol.errors import KafkaError
 from odradek.replication.controller.image import DisablePolicy, TieredState, TopicTiering
 from tests.support.tiered_topic_broker import VALUES, TieredBroker, stage
@@ -89,3 +91,17 @@ async def test_change_while_the_store_is_away_is_refused(tmp_path: Path) -> None
         (tmp_path / "away").rename(store)
         await tiered.until(lambda: tiering(tiered).state is TieredState.DISABLED)
         assert tiered.objects() == []
+
+
+async def test_leader_that_remains_in_the_next_leader_epoch_finishes(tmp_path: Path) -> None:
+    """A reassignment starts a leader epoch with the same leader."""
+    async with stage(tmp_path) as tiered:
+        await tiered.create()
+        await disabled(tiered, "retain")
+        services, image = tiered.node.services, tiered.node.metadata.image
+        topic = image.topics_by_name["orders"]
+        partition = await services.partitions.get(topic.name, topic.id, 0)
+        later = replace(topic.partitions[0], leader_epoch=partition.leader_epoch + 1)
+        assert await _find_reason(topic, 0, later, services)
+        partition.update(later)
+        assert await _find_reason(topic, 0, later, services) is None
