@@ -28,6 +28,11 @@ def main() -> int:
         "--nodes", type=_nodes, default=NODES, help=f"1, or {NODES} and more; default: {NODES}"
     )
     parser.add_argument("--tiered", action="store_true", help="with an object store (KIP-405)")
+    parser.add_argument(
+        "--disable-tiering",
+        action="store_true",
+        help="with an object store, and tiered storage is disabled and enabled again (KIP-950)",
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument(
         "--keep", type=Path, default=Path("simulation-failures"), help="directory for failing plans"
@@ -60,7 +65,8 @@ def _nodes(text: str) -> int:
 
 
 def _run(seeds: range, args: argparse.Namespace) -> int:
-    run = {"seeds": [seeds[0], seeds[-1]], "nodes": args.nodes, "tiered": args.tiered}
+    world = {"tiered": args.tiered, "disables_tiering": args.disable_tiering}
+    run = {"seeds": [seeds[0], seeds[-1]], "nodes": args.nodes, **world}
     summary = Summary()
     if args.resume is not None:
         try:
@@ -69,7 +75,7 @@ def _run(seeds: range, args: argparse.Namespace) -> int:
             print(f"error: {error}", file=sys.stderr)
             return 2
     many = run_many(
-        seeds[summary.runs :], nodes=args.nodes, jobs=args.jobs, keep=args.keep, tiered=args.tiered
+        seeds[summary.runs :], nodes=args.nodes, jobs=args.jobs, keep=args.keep, **world
     )
     began, before_s = time.perf_counter(), summary.seconds
     is_stopped = False

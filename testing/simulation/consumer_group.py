@@ -139,8 +139,13 @@ class ConsumerGroupWorkload:
         for active in self._active_members:
             active.scope.deadline = float("inf")
 
-    async def final(self, committed: list[ReadRecord], ends: Mapping[TopicPartition, int]) -> None:
-        """Wait until the group has read and committed `committed`, up to `ends`."""
+    async def final(
+        self,
+        committed: list[ReadRecord],
+        ends: Mapping[TopicPartition, int],
+        log_starts: Mapping[int, int],
+    ) -> None:
+        """Wait until the group has read and committed `committed`, from `log_starts` up to `ends`."""
         if not self._members:
             return
         self._ends = ends
@@ -156,7 +161,7 @@ class ConsumerGroupWorkload:
         async with self._connect() as cluster:
             found = await committed_offsets(cluster, GROUP, list(ends))
         has = {where.partition: each.offset for where, each in found.items()}
-        self.anomalies += self.history.anomalies(committed, has)
+        self.anomalies += self.history.anomalies(committed, has, log_starts)
 
     def _has_all(self) -> bool:
         if self._ends is None or len(self._served) < self._members:

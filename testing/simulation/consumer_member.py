@@ -14,13 +14,14 @@ from typing import Any
 import trio
 
 from odradek.client.connection import BrokerConnection
-from odradek.client.consumer import ConsumedRecord, Reader, ReaderOptions
+from odradek.client.consumer import ConsumedRecord, OutOfRange, Reader, ReaderOptions
 from odradek.client.errors import ClientError, check
 from odradek.client.group_admin import NAMED_TOPICS, committed_offsets, offset_topics
 from odradek.client.metadata import Cluster
 from odradek.protocol.apis import CONSUMER_GROUP_HEARTBEAT, OFFSET_COMMIT, Api
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.topics import TopicPartition
+from odradek.testing.simulation.readers import seek_to_log_start
 
 JOINS, LEAVES, LEAVES_FOR_NOW = 0, -1, -2
 """Member epochs with a special meaning in a heartbeat."""
@@ -72,7 +73,15 @@ class ConsumerMember:
             await self._heartbeat()
         if self._target != self.positions.keys():
             await self._reconcile()
-        return await self._reader.poll(min(max_wait_s, max(0.0, self._due - trio.current_time())))
+        try:
+            return await self._reader.poll(
+                min(max_wait_s, max(0.0, self._due - trio.current_time()))
+            )
+        except OutOfRange:
+            return []
+        finally:
+            if self._reader.out_of_range:
+                await seek_to_log_start(self._cluster, self._reader)
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit offsets; raises KafkaError (STALE_MEMBER_EPOCH, UNKNOWN_MEMBER_ID, …)."""

@@ -37,7 +37,12 @@ from odradek.testing.simulation.plan import (
     FaultKind,
 )
 from odradek.testing.simulation.store_faults import STORE_KINDS, StoreFaults
-from odradek.testing.simulation.topic_recreation import TopicRecreation
+from odradek.testing.simulation.tiering_disablement import (
+    DrawnDisablement,
+    TieringDisablement,
+    draw_disablement,
+)
+from odradek.testing.simulation.topic_recreation import RECREATED_TOPIC, TopicRecreation
 from odradek.testing.simulation.workload import MOVED, TOPIC
 from odradek.testing.virtual_files import CHANGES, NAME_CHANGES, CrashPoint
 from odradek.testing.virtual_network_faults import NetworkFault
@@ -118,6 +123,7 @@ class Faults:
         administrator: FaultAdministrator,
         store: StoreFaults,
         recreation: TopicRecreation,
+        tiering: TieringDisablement,
     ) -> None:
         self.coverage: Coverage = Counter()
         self._cluster = cluster
@@ -126,6 +132,7 @@ class Faults:
         self._administrator = administrator
         self._store = store
         self._recreation = recreation
+        self._tiering = tiering
         self._damaging = trio.Lock()
         self._few_voters = trio.Lock()
         """Held while a voter is removed or may be lost permanently.
@@ -418,6 +425,43 @@ class Faults:
                 await trio.sleep(fault.seconds)
         return is_off
 
+    async def _disable_tiering(self, fault: Fault) -> bool:
+        """Disable tiered storage and, in half of the cases, enable it again at the end."""
+        drawn = draw_disablement(fault)
+        if drawn.deletes_topic:
+            return await self._delete_disabling_topic(fault, drawn)
+        was_disabled = await self._tiering.disable(TOPIC, drawn.form)
+        if drawn.failover_s is not None:
+            await trio.sleep(drawn.failover_s)
+            await self._kill_active_controller(fault)
+        if drawn.waits:
+            await self._tiering.wait_until_disabled(TOPIC)
+        else:
+            await trio.sleep(fault.seconds)
+        if drawn.enables:
+            await self._tiering.enable(TOPIC)
+        return was_disabled
+
+    async def _delete_disabling_topic(self, fault: Fault, drawn: DrawnDisablement) -> bool:
+        """Delete the other topic while its tiered storage is being disabled; in half of the cases, recreate it."""
+        topic = self._recreation
+        if not topic.was_created and await topic.make():
+            await topic.fill(RECORDS_BEFORE_DELETION)
+        await trio.sleep(COPY_S)
+        was_disabled = await self._tiering.disable(RECREATED_TOPIC, drawn.form)
+        was_deleted = await topic.delete()
+        if drawn.enables:
+            await topic.make()
+        return was_disabled and was_deleted
+
+    async def _kill_active_controller(self, fault: Fault) -> None:
+        """Kill the active controller, unless replicas are damaged, and restart it at the end."""
+        controller = self._active_controller()
+        if controller is not None and not self._damaging.locked():
+            await self._cluster.kill(controller)
+            await trio.sleep(fault.seconds)
+            await self._cluster.start(controller)
+
     async def _remove_voter(self, fault: Fault) -> bool:
         was_removed = False
         with trio.move_on_after(REPAIR_S):
@@ -560,6 +604,7 @@ _INJECTORS: dict[FaultKind, Callable[[Faults, Fault], Awaitable[bool]]] = {
     FaultKind.COPY_DISABLED: Faults._disable_copies,
     FaultKind.TOPIC_RECREATED: Faults._recreate_topic,
     FaultKind.VOTER_REMOVED: Faults._remove_voter,
+    FaultKind.TIERING_DISABLED: Faults._disable_tiering,
     **dict.fromkeys(STORE_KINDS, Faults._store_fault),
     FaultKind.STORE_FALSE_SUCCESS: Faults._store_fault,
     FaultKind.STORE_REQUEST_CRASH: Faults._kill_at_store_request,

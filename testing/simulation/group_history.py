@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from odradek.testing.simulation.history import Anomaly, ReadRecord
 
@@ -65,15 +66,21 @@ class GroupHistory:
         acknowledged = [each for each in self.commits if each.acknowledged_s is not None]
         return Counter({"acknowledged commits of a group": len(acknowledged)})
 
-    def anomalies(self, final: list[ReadRecord], has: Mapping[int, int]) -> Iterator[Anomaly]:
+    def anomalies(
+        self,
+        final: list[ReadRecord],
+        has: Mapping[int, int],
+        log_starts: Mapping[int, int] = MappingProxyType({}),
+    ) -> Iterator[Anomaly]:
         """Check the history.
 
-        `final` are all committed records, `has` the committed offsets of the group at the end.
+        `final` are all committed records, `has` the committed offsets of the group at the end. Records below
+        `log_starts` were deleted meanwhile.
         """
         yield from self._lost_offsets(has)
         yield from self._read_again()
         yield from self._fenced_commits()
-        yield from self._unread(final)
+        yield from self._unread(final, log_starts)
         yield from self._out_of_order()
 
     def _lost_offsets(self, has: Mapping[int, int]) -> Iterator[Anomaly]:
@@ -123,13 +130,18 @@ class GroupHistory:
                     )
                     yield Anomaly("partition of another member", why)
 
-    def _unread(self, final: list[ReadRecord]) -> Iterator[Anomaly]:
+    def _unread(self, final: list[ReadRecord], log_starts: Mapping[int, int]) -> Iterator[Anomaly]:
         seen = {
             (each.partition, each.offset, each.value)
             for one in self.assignments
             for each in one.seen
+            if each.offset >= log_starts.get(each.partition, 0)
         }
-        there = {(each.partition, each.offset, each.value) for each in final}
+        there = {
+            (each.partition, each.offset, each.value)
+            for each in final
+            if each.offset >= log_starts.get(each.partition, 0)
+        }
         for partition, offset, value in sorted(there - seen):
             why = f"{value!r} at {partition}:{offset}"
             yield Anomaly("unread", f"no member of the group has had {why}")

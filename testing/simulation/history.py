@@ -8,7 +8,7 @@ that.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -69,6 +69,15 @@ class ClientHistory:
     """Clients whose InitProducerId failed, or whose group had a pending offset at the end."""
     group_offsets: dict[str, int] = field(default_factory=dict)
     """The committed offset of each client's group at the end; absent if there is none."""
+    log_starts: Mapping[int, int] = field(default_factory=dict)
+    """The log start offsets at the end, 0 if absent: records below were deleted with the remote tier."""
+
+    def is_deleted(self, partition: int, offset: int) -> bool:
+        """Whether the record was deleted, or may have been, if its offset is unknown (-1)."""
+        return max(offset, 0) < self.log_starts.get(partition, 0)
+
+    def was_sent_below(self, sent: SentRecord) -> bool:
+        return self.is_deleted(sent.partition, sent.offset)
 
 
 @dataclass(frozen=True)
@@ -103,7 +112,11 @@ def _lost_and_torn(history: ClientHistory) -> Iterator[Anomaly]:
     there = {seen.value for seen in history.final}
     for each in history.transactions:
         found = [sent for sent in each.sent if sent.value in there]
-        missing = [sent for sent in each.sent if sent.value not in there]
+        missing = [
+            sent
+            for sent in each.sent
+            if sent.value not in there and not history.was_sent_below(sent)
+        ]
         if each.outcome is TransactionOutcome.COMMITTED:
             for sent in missing:
                 yield Anomaly("lost write", f"{_name(each)} committed {sent}")
@@ -118,7 +131,7 @@ def _aborted_polls(history: ClientHistory) -> Iterator[Anomaly]:
     there = {seen.value for seen in history.final}
     for reader, polled in history.polled.items():
         for seen in polled:
-            if seen.value not in there:
+            if seen.value not in there and not history.is_deleted(seen.partition, seen.offset):
                 yield Anomaly(
                     "aborted read", f"{reader} read {seen}, which is not in the final read"
                 )
@@ -163,7 +176,7 @@ def _non_monotonic_sends(history: ClientHistory) -> Iterator[Anomaly]:
 
 
 def _polls(history: ClientHistory) -> Iterator[Anomaly]:
-    """Each reader sees the records of `final`, once, in order, and without gaps."""
+    """Each reader sees the records of `final`, once, in order, and without gaps except deleted records."""
     partitions = {seen.partition for seen in history.final}
     for reader, polled in history.polled.items():
         for partition in partitions:
@@ -173,7 +186,9 @@ def _polls(history: ClientHistory) -> Iterator[Anomaly]:
             unseen = [
                 seen
                 for seen in history.final
-                if seen.partition == partition and seen.offset not in set(offsets)
+                if seen.partition == partition
+                and seen.offset not in set(offsets)
+                and not history.is_deleted(partition, seen.offset)
             ]
             for seen in unseen:
                 skipped = offsets and seen.offset < max(offsets)
@@ -196,9 +211,10 @@ def _group_offsets(history: ClientHistory) -> Iterator[Anomaly]:
             if each.group_offset is None:
                 continue
             happened = any(sent.value in there for sent in each.sent)
+            may_be_deleted = any(history.was_sent_below(sent) for sent in each.sent)
             if each.outcome is TransactionOutcome.COMMITTED or (each.sent and happened):
                 known, possible = each.group_offset, {each.group_offset}
-            elif each.outcome is TransactionOutcome.UNKNOWN and not each.sent:
+            elif each.outcome is TransactionOutcome.UNKNOWN and (not each.sent or may_be_deleted):
                 possible.add(each.group_offset)
         found = history.group_offsets.get(client, -1)
         if client not in history.stuck and found not in possible:

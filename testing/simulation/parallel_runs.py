@@ -24,10 +24,12 @@ def run_many(
     jobs: int,
     keep: Path | None,
     tiered: bool = False,
+    disables_tiering: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """Yield the results of all seeds, in order."""
     environment = {**os.environ, "PYTHONHASHSEED": HASH_SEED}
-    command = [*WORKER, str(keep or ""), str(nodes), "tiered" * tiered]
+    world = "tiered" * tiered, "disables tiering" * disables_tiering
+    command = [*WORKER, str(keep or ""), str(nodes), *world]
     workers = [
         _Worker(command, environment, list(seeds[number::jobs]))
         for number in range(jobs)

@@ -27,6 +27,18 @@ ADMIN_REQUEST_S = 2.0
 """The time limit of an administrative request during faults."""
 RECREATIONS_MAX = 2
 VOTER_REMOVALS_MAX = 2
+DISABLEMENTS_MAX = 3
+DISABLED_FROM_S = 0.8
+"""By then the topic has remote segments, and the first ones are not on the local disks any more."""
+DISABLED_TO_S = 3.5
+FAST_RETENTION: Mapping[str, str] = {"log.retention.check.interval.ms": "100"}
+SHORT_SEGMENTS: Mapping[str, str] = {"segment.ms": "150", "local.retention.ms": "50"}
+"""Configs with which only the remote tier has the first segments when it is disabled."""
+COMPANIONS_MAX = 2
+COMPANION_S = (-0.4, 0.4)
+"""When a fault that accompanies a disablement of tiered storage begins, from the disablement's time."""
+AFFECTS_ALL_REQUESTS = 0.6
+"""From this amount on, a fault of the store affects every request; below it, a proportional share."""
 MEMBERS = 2
 SHARE = 1 / 3
 """The share of plans with each option below."""
@@ -127,13 +139,19 @@ class FaultKind(enum.Enum):
     STORE_PARTIAL = "store request half executed"
     STORE_FALSE_SUCCESS = "store reports false success"
     """One response reports a change that was not made."""
+    TIERING_DISABLED = "tiered storage disabled"
+    """Tiered storage of a topic is disabled, and sometimes enabled again (`tiering_disablement.py`)."""
 
 
 DISK_DAMAGE = frozenset(
     {FaultKind.FAILING_DIRECTORY, FaultKind.UNREADABLE_DISK, FaultKind.BIT_FLIP}
 )
 LATER_KINDS = DISK_DAMAGE | {FaultKind.KILL_AT_OPERATION, FaultKind.POWER_LOSS_AT_OPERATION}
-DRAWN_SEPARATELY = LATER_KINDS | {FaultKind.TOPIC_RECREATED, FaultKind.VOTER_REMOVED}
+DRAWN_SEPARATELY = LATER_KINDS | {
+    FaultKind.TOPIC_RECREATED,
+    FaultKind.VOTER_REMOVED,
+    FaultKind.TIERING_DISABLED,
+}
 DAMAGING = DISK_DAMAGE | {
     FaultKind.POWER_LOSS,
     FaultKind.POWER_LOSS_AT_OPERATION,
@@ -162,8 +180,22 @@ NEEDS_ANOTHER_CONTROLLER = frozenset({FaultKind.MISSED_LEADER_EPOCH, FaultKind.L
 STORE_FAULTS = frozenset(each for each in FaultKind if each.name.startswith("STORE_"))
 NEEDS_TIERED_TOPIC = STORE_FAULTS | {FaultKind.DIRECTORY_MOVE, FaultKind.COPY_DISABLED}
 """Faults that require a tiered topic."""
-WITHOUT_NODE = STORE_FAULTS | {FaultKind.COPY_DISABLED}
+WITHOUT_NODE = STORE_FAULTS | {FaultKind.COPY_DISABLED, FaultKind.TIERING_DISABLED}
 """Faults that do not affect the node that they name."""
+
+DISABLEMENT_COMPANIONS = (
+    FaultKind.KILL,
+    FaultKind.STOP,
+    FaultKind.PARTITION,
+    FaultKind.CLIENTS_PARTITIONED,
+    FaultKind.REASSIGNMENT,
+    FaultKind.DIRECTORY_MOVE,
+    FaultKind.STORE_REQUEST_CRASH,
+    FaultKind.STORE_UNAVAILABLE,
+    FaultKind.STORE_HANGS,
+    FaultKind.STORE_SLOW,
+)
+"""Faults that accompany a disablement of tiered storage: of brokers, moves, and of the object store."""
 
 
 @value_class
@@ -218,7 +250,12 @@ class SimulationPlan:
             yield replace(self, members=0)
 
 
-def draw_plan(seed: int, *, nodes: int = NODES, tiered: bool = False) -> SimulationPlan:
+def draw_plan(
+    seed: int, *, nodes: int = NODES, tiered: bool = False, disables_tiering: bool = False
+) -> SimulationPlan:
+    """Draw the plan of a seed. With `disables_tiering`, the topic is tiered, and tiered storage is disabled during
+    the other faults."""
+    tiered = tiered or disables_tiering
     chance = random.Random(f"plan {seed}")
     count = chance.randint(1, FAULTS_MAX)
     faults = [_draw_fault(chance, nodes, _draw_kind(chance, nodes, tiered)) for _ in range(count)]
@@ -228,6 +265,8 @@ def draw_plan(seed: int, *, nodes: int = NODES, tiered: bool = False) -> Simulat
     plan = _draw_options(plan, random.Random(f"plan {seed} further"))
     plan = _draw_topic_recreations(plan, random.Random(f"plan {seed} topics"))
     plan = _draw_dynamic_quorum(plan, random.Random(f"plan {seed} quorum"))
+    if disables_tiering:
+        plan = _draw_disablements(plan, random.Random(f"plan {seed} disablements"))
     in_group = random.Random(f"plan {seed} group").random() < SHARE
     return replace(plan, members=MEMBERS if in_group else 0)
 
@@ -288,6 +327,30 @@ def _draw_dynamic_quorum(plan: SimulationPlan, chance: random.Random) -> Simulat
         for _ in range(chance.randint(0, VOTER_REMOVALS_MAX))
     ]
     return _with_faults(replace(plan, dynamic_quorum=True), removed)
+
+
+def _draw_disablements(plan: SimulationPlan, chance: random.Random) -> SimulationPlan:
+    kinds = [
+        each for each in DISABLEMENT_COMPANIONS if plan.nodes > 1 or each not in NEEDS_SEVERAL_NODES
+    ]
+    drawn: list[Fault] = []
+    for _ in range(chance.randint(1, DISABLEMENTS_MAX)):
+        disablement = replace(
+            _draw_fault(chance, plan.nodes, FaultKind.TIERING_DISABLED),
+            at_s=round(chance.uniform(DISABLED_FROM_S, DISABLED_TO_S), 3),
+            variant=round(chance.random(), 3),
+        )
+        drawn.append(disablement)
+        for kind in chance.sample(kinds, chance.randint(0, COMPANIONS_MAX)):
+            companion = _draw_fault(chance, plan.nodes, kind)
+            at_s = round(disablement.at_s + chance.uniform(*COMPANION_S), 3)
+            amount = companion.amount
+            if kind in STORE_FAULTS and chance.random() < 0.5:
+                amount = max(amount, AFFECTS_ALL_REQUESTS)
+            drawn.append(replace(companion, at_s=at_s, amount=amount))
+    configs = {**plan.configs, **FAST_RETENTION}
+    topic_configs = {**plan.topic_configs, **SHORT_SEGMENTS}
+    return _with_faults(replace(plan, configs=configs, topic_configs=topic_configs), drawn)
 
 
 def _with_faults(plan: SimulationPlan, more: Sequence[Fault]) -> SimulationPlan:

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 
 import trio
 
-from odradek.client.consumer import ConsumedRecord, IsolationLevel, Reader, ReaderOptions
+from odradek.client.consumer import (
+    EARLIEST,
+    ConsumedRecord,
+    IsolationLevel,
+    Reader,
+    ReaderOptions,
+    list_offsets,
+)
 from odradek.client.errors import ClientError
 from odradek.client.group_admin import committed_offsets
 from odradek.client.metadata import Cluster
@@ -37,7 +45,7 @@ class Readers:
         seen = self._history.polled.setdefault(name, [])
         reader = self._reader(cluster, options or ReaderOptions(IsolationLevel.READ_COMMITTED))
         while not self._has_all(reader.positions):
-            seen += await self._poll(reader)
+            seen += await self._poll(cluster, reader)
 
     async def read_final(
         self, cluster: Cluster, groups: Iterable[str], *, timeout_s: float = 0.0
@@ -58,6 +66,11 @@ class Readers:
         for group in groups:
             await self._read_group(cluster, group)
 
+    async def log_starts(self, cluster: Cluster) -> dict[int, int]:
+        """The log start offset of each partition."""
+        found = await list_offsets(cluster, dict.fromkeys(self._start, EARLIEST))
+        return {where.partition: start.offset for where, start in found.items()}
+
     async def read_again(self, cluster: Cluster, starts: Mapping[int, int]) -> list[ReadRecord]:
         """Read all committed records again; partitions begin at `starts`, or at 0."""
         start = {where: starts.get(where.partition, 0) for where in self._start}
@@ -73,9 +86,9 @@ class Readers:
         """Return all records, and the end offset of each partition."""
         reader = Reader(cluster, ReaderOptions(isolation))
         reader.assign(self._start if start is None else dict(start))
-        found = await self._poll(reader)
+        found = await self._poll(cluster, reader)
         while not await self._is_at_end(reader):
-            found += await self._poll(reader)
+            found += await self._poll(cluster, reader)
         return found, reader.positions
 
     async def _read_group(self, cluster: Cluster, group: str) -> None:
@@ -106,13 +119,26 @@ class Readers:
         except (KafkaError, ClientError):
             return False
 
-    async def _poll(self, reader: Reader) -> list[ReadRecord]:
+    async def _poll(self, cluster: Cluster, reader: Reader) -> list[ReadRecord]:
+        """Poll, and continue at the log start offset after a deletion of records."""
+        records: list[ConsumedRecord] = []
         try:
             records = await reader.poll(self._poll_s)
         except (KafkaError, ClientError):
             await trio.sleep(PAUSE_S)
-            return []
+        if reader.out_of_range:
+            with suppress(KafkaError, ClientError):
+                await seek_to_log_start(cluster, reader)
         return to_read_records(records)
+
+
+async def seek_to_log_start(cluster: Cluster, reader: Reader) -> None:
+    """Change positions that are out of range to the log start offset, if it is larger."""
+    gone = [error.where for error in reader.out_of_range]
+    starts = await list_offsets(cluster, dict.fromkeys(gone, EARLIEST))
+    for where, start in starts.items():
+        if start.offset > reader.positions[where]:
+            reader.seek(where, start.offset)
 
 
 def to_read_records(records: Iterable[ConsumedRecord]) -> list[ReadRecord]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import traceback
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
@@ -22,12 +22,14 @@ from odradek.protocol.errors import KafkaError
 from odradek.testing.simulation.checkers import Checkers
 from odradek.testing.simulation.cluster import CLIENTS, SimulatedCluster
 from odradek.testing.simulation.consumer_group import ConsumerGroupWorkload
+from odradek.testing.simulation.disablement_checks import DisablementChecks
 from odradek.testing.simulation.faults import Coverage, Faults
 from odradek.testing.simulation.history import Anomaly, count_done, find_anomalies
 from odradek.testing.simulation.log_watch import watch_log
 from odradek.testing.simulation.plan import FaultKind, SimulationPlan
 from odradek.testing.simulation.store_faults import StoreFaults
 from odradek.testing.simulation.tier_checks import TierChecks
+from odradek.testing.simulation.tiering_disablement import TieringDisablement, enable_at_end
 from odradek.testing.simulation.topic_recreation import RECREATED_TOPIC, TopicRecreation
 from odradek.testing.simulation.trace import Trace
 from odradek.testing.simulation.workload import REQUEST_S, TIERED_TOPIC, TOPIC, Workload
@@ -108,6 +110,13 @@ class _Simulation:
         self._trace = trace
         self._run = run
         self._cluster: SimulatedCluster | None = None
+        self._kinds = {fault.kind for fault in plan.faults}
+        self._disables_tiering = FaultKind.TIERING_DISABLED in self._kinds
+        self._may_dangle = FaultKind.STORE_FALSE_SUCCESS in self._kinds
+
+    def _disablement_times(self) -> list[float]:
+        kind = FaultKind.TIERING_DISABLED
+        return [fault.at_s for fault in self._plan.faults if fault.kind is kind]
 
     @property
     def disks(self) -> list[VirtualDisk]:
@@ -156,7 +165,15 @@ class _Simulation:
             connect, TOPIC, plan.members, plan.seed, self._trace, tiered=plan.tiered
         )
         store = StoreFaults(self._world.bucket, plan.seed)
-        faults = Faults(cluster, checkers, work, store, recreation)
+        tiering = TieringDisablement(connect, cluster, self._trace)
+        disablement = DisablementChecks(
+            cluster,
+            self._world.bucket,
+            tiering,
+            (TOPIC, RECREATED_TOPIC),
+            may_dangle=self._may_dangle,
+        )
+        faults = Faults(cluster, checkers, work, store, recreation, tiering)
         run.coverage = faults.coverage
         try:
             await work.create_topic()
@@ -168,6 +185,10 @@ class _Simulation:
         async with trio.open_nursery() as working:
             working.start_soon(work.read_along)
             working.start_soon(group.run)
+            if self._disables_tiering:
+                nursery.start_soon(disablement.run)
+                for number, at_s in enumerate(self._disablement_times()):
+                    working.start_soon(work.read_from, at_s, f"reader-{number}")
             async with trio.open_nursery() as writing:
                 writing.start_soon(work.write)
                 await faults.play(plan.faults)
@@ -179,8 +200,12 @@ class _Simulation:
                 group.set_in_sync()
                 writing.start_soon(work.write_as_new_producer)
             await work.read_final()
-            run.anomalies += await recreation.final()
-            await group.final(work.history.final, work.ends)
+            if self._disables_tiering:
+                disablement.check_log_starts(await work.find_log_starts())
+            run.anomalies += await recreation.final(
+                may_be_deleted=RECREATED_TOPIC in tiering.has_deleted
+            )
+            await group.final(work.history.final, work.ends, work.history.log_starts)
         run.starts_cpu_s = cluster.starts_cpu_s
         run.anomalies += work.anomalies + group.anomalies
         run.responded_s = work.responded_s
@@ -188,14 +213,31 @@ class _Simulation:
         run.anomalies += find_anomalies(work.history)
         await self._within(checkers, checkers.wait_settled)
         checkers.final()
+        run.anomalies += disablement.anomalies
         if plan.tiered and not run.anomalies:
-            await self._check_tier(cluster, work)
+            await self._check_tier(cluster, work, tiering, disablement)
         run.anomalies += [Anomaly("node failed", text) for text in cluster.failures]
         await cluster.stop_all()
 
-    async def _check_tier(self, cluster: SimulatedCluster, work: Workload) -> None:
-        kinds = {fault.kind for fault in self._plan.faults}
-        if FaultKind.COPY_DISABLED in kinds:  # the request to enable copies may have failed
+    async def _check_tier(
+        self,
+        cluster: SimulatedCluster,
+        work: Workload,
+        tiering: TieringDisablement,
+        disablement: DisablementChecks,
+    ) -> None:
+        starts: Mapping[int, int] = {}
+        if self._disables_tiering:
+            starts = work.history.log_starts
+            await disablement.final(work.history.final, work.read_again, starts)
+            for topic in (TOPIC, RECREATED_TOPIC):
+                if tiering.state(topic) is not None:
+                    await enable_at_end(tiering, topic)
+            await disablement.wait_enabled()
+            self._run.anomalies += disablement.anomalies
+            if disablement.anomalies:
+                return
+        if FaultKind.COPY_DISABLED in self._kinds:  # the request to enable copies may have failed
             await work.set_remote_copy(True)
         tier = TierChecks(
             cluster,
@@ -203,7 +245,9 @@ class _Simulation:
             TOPIC,
             RECREATED_TOPIC,
             seed=self._plan.seed,
-            may_dangle=FaultKind.STORE_FALSE_SUCCESS in kinds,
+            may_dangle=self._may_dangle,
+            starts=starts,
+            replica_starts=disablement.replica_starts() if self._disables_tiering else {},
         )
         await tier.run(work.history.final, work)
         self._run.anomalies += tier.anomalies

@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from odradek.testing.simulation.plan import Fault, FaultKind
+from odradek.testing.simulation.plan import AFFECTS_ALL_REQUESTS, Fault, FaultKind
 from odradek.testing.virtual_object_store import (
     CHANGES,
     OPERATIONS,
@@ -15,8 +15,6 @@ from odradek.testing.virtual_object_store import (
     VirtualBucket,
 )
 
-ALL_REQUESTS_FROM = 0.6
-"""From this amount on, every request is affected; below it, a proportional share."""
 SKIPPED_CHANGES_MAX = 12
 """The maximum number of changes before the affected one: as many as two copies make."""
 SLOW_S = (0.05, 0.5)
@@ -82,7 +80,7 @@ class StoreFaults:
             if fault.kind in ONCE:
                 if operation in CHANGES and begun.affects_now():
                     return StoreFault(ONCE[fault.kind][fault.amount < 0.5])
-            elif fault.amount >= ALL_REQUESTS_FROM or self._chance.random() < fault.amount:
+            elif fault.amount >= AFFECTS_ALL_REQUESTS or self._chance.random() < fault.amount:
                 begun.affected_requests += 1
                 kind = STORE_KINDS[fault.kind]
                 seconds = TIMED_OUT_S

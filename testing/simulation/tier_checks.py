@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
 import trio
@@ -25,6 +26,7 @@ from odradek.storage.tiered.segment_metadata import (
     TopicIdPartition,
 )
 from odradek.testing.simulation.cluster import SimulatedCluster, host
+from odradek.testing.simulation.disablement_checks import ReplicaStarts
 from odradek.testing.simulation.history import Anomaly, ReadRecord
 from odradek.testing.simulation.tier_retention import (
     LeaderLog,
@@ -71,11 +73,14 @@ class TierChecks:
         *,
         seed: int,
         may_dangle: bool,
+        starts: LogStartOffsets = MappingProxyType({}),
+        replica_starts: ReplicaStarts = MappingProxyType({}),
     ) -> None:
         """Create the checks of `topic`, and of `recreated_topic`, a tiered topic that was recreated.
 
         With `may_dangle`, the store has reported a deletion that did not happen, and the objects
-        that remain are for `odradek remote gc` to find.
+        that remain are for `odradek remote gc` to find. `starts` are the log start offsets of `topic` before, and
+        `replica_starts` those of all replicas: after a disablement of tiered storage, each starts with its local data.
         """
         self.anomalies: list[Anomaly] = []
         self._cluster = cluster
@@ -84,7 +89,8 @@ class TierChecks:
         self._topics = {topic, recreated_topic}
         self._may_dangle = may_dangle
         self._chance = random.Random(f"tier {seed}")
-        self._starts: LogStartOffsets = {}
+        self._starts = starts
+        self._replica_starts = replica_starts
 
     async def run(self, committed: list[ReadRecord], clients: TierCheckClients) -> None:
         """Run all checks. `committed` are the records of the topic; both topics are deleted at the
@@ -103,7 +109,10 @@ class TierChecks:
         await trio.sleep(RETAINED_S)
         await self._check_all(committed, clients)
         led = [LeaderLog(*each[1:]) for each in self._replicas(self._topic) if each[1].is_leader]
-        self._starts = await expire_records(self._chance, led, clients)
+        expired = await expire_records(self._chance, led, clients)
+        self._starts = {
+            index: max(start, self._starts.get(index, 0)) for index, start in expired.items()
+        }
         self._cluster.trace.add(f"expected log start offsets: {dict(self._starts)}")
         if await self._until(self._describe_not_expired, "not expired"):
             await self._check_all(committed, clients)
@@ -199,7 +208,7 @@ class TierChecks:
             name = f"{partition.topic}-{partition.index} on {host(broker.node_id)}"
             for segment in metadata.segments(topic_id_partition):
                 known |= dict(self._objects_of(segment))
-            self._check_history(name, partition, metadata, topic_id_partition)
+            self._check_history(broker, partition, metadata, topic_id_partition)
             if partition.is_leader:
                 start, count = (
                     partition.log.local_log_start_offset,
@@ -227,14 +236,14 @@ class TierChecks:
 
     def _check_history(
         self,
-        name: str,
+        broker: Node,
         partition: Partition,
         metadata: RemoteLogMetadataManager,
         topic_id_partition: TopicIdPartition,
     ) -> None:
         """Check that every offset from the log start offset is in the remote tier or on disk."""
-        starts = self._starts if partition.topic == self._topic else {}
-        log, wanted = partition.log, starts.get(partition.index, 0)
+        name = f"{partition.topic}-{partition.index} on {host(broker.node_id)}"
+        log, wanted = partition.log, self._wanted_start(broker, partition)
         if log.log_start_offset != wanted:
             self._add_anomaly(
                 "wrong log start offset",
@@ -244,6 +253,11 @@ class TierChecks:
         end = segments[-1].end_offset + 1 if segments else log.log_start_offset
         if end < log.local_log_start_offset:
             self._add_anomaly("gap in the remote tier", f"{name} has offset {end} in neither tier")
+
+    def _wanted_start(self, broker: Node, partition: Partition) -> int:
+        starts = self._starts if partition.topic == self._topic else {}
+        before = self._replica_starts.get((partition.topic, partition.index, broker.node_id), 0)
+        return max(starts.get(partition.index, 0), before)
 
     def _check_dangling(self, known: set[str]) -> None:
         ids = {name.id for key in known if (name := parse_key(key)) is not None}
@@ -259,13 +273,13 @@ class TierChecks:
     def _describe_not_expired(self) -> str | None:
         for broker, partition, metadata, topic_id_partition in self._replicas(self._topic):
             name = f"{partition.topic}-{partition.index} on {host(broker.node_id)}"
-            start, wanted = partition.log.log_start_offset, self._starts[partition.index]
+            start, wanted = partition.log.log_start_offset, self._wanted_start(broker, partition)
             if start != wanted:
                 return f"{name} starts at {start}, not at {wanted}"
             old = [
                 each.end_offset
                 for each in metadata.segments(topic_id_partition)
-                if each.end_offset < wanted
+                if each.end_offset < self._starts[partition.index]
             ]
             if old:
                 return f"{name} has segments that end at {old}, and starts at {start}"

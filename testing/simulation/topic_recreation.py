@@ -132,8 +132,9 @@ class TopicRecreation:
                 await client.send(0, name.encode())
                 self._trace.add(f"{name} has begun a transaction")
 
-    async def final(self) -> list[Anomaly]:
-        """Check the topic after recovery, when no other client sends requests."""
+    async def final(self, *, may_be_deleted: bool = False) -> list[Anomaly]:
+        """Check the topic after recovery, when no other client sends requests. `may_be_deleted`: the first records,
+        with the remote tier."""
         if not self.was_created:
             return []
         async with self._connect() as cluster:
@@ -164,7 +165,9 @@ class TopicRecreation:
                     )
                 ]
             readers = Readers(ClientHistory(), RECREATED_TOPIC, PARTITIONS, poll_s=POLL_S)
-            return list(self._check_records(topic, await readers.read_again(cluster, {})))
+            found = await readers.read_again(cluster, {})
+            log_starts = await readers.log_starts(cluster) if may_be_deleted else {}
+            return list(self._check_records(topic, found, log_starts))
 
     async def _init_all(self, cluster: Cluster) -> list[TransactionalClient] | None:
         """Initialize all transactional ids that began a transaction; None on a timeout."""
@@ -196,9 +199,11 @@ class TopicRecreation:
                 await client.init()
         return not limit.cancelled_caught
 
-    def _check_records(self, topic: UUID, found: list[ReadRecord]) -> Iterator[Anomaly]:
+    def _check_records(
+        self, topic: UUID, found: list[ReadRecord], log_starts: Mapping[int, int]
+    ) -> Iterator[Anomaly]:
         own = self._sent.get(topic, [])
-        yield from find_anomalies(ClientHistory(own, final=found))
+        yield from find_anomalies(ClientHistory(own, final=found, log_starts=log_starts))
         for value in sorted({each.value for each in found} - set(_record_values(own))):
             of = next(
                 (str(each) for each, sent in self._sent.items() if value in _record_values(sent)),

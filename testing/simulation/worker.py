@@ -31,11 +31,8 @@ STUCK_S = 900.0
 Row = dict[str, Any]
 
 
-def run_one(
-    seed: int, nodes: int, tiered: bool, keep: Path | None, report: Callable[[Row], None]
-) -> None:
-    """Run one seed and report a row of plain values; a failing plan is shrunk and saved in `keep`."""
-    plan = draw_plan(seed, nodes=nodes, tiered=tiered)
+def run_one(plan: SimulationPlan, keep: Path | None, report: Callable[[Row], None]) -> None:
+    """Run one plan and report a row of plain values; a failing plan is shrunk and saved in `keep`."""
     began = time.process_time()
 
     def stuck(where: str) -> NoReturn:
@@ -132,22 +129,24 @@ def load(path: Path) -> SimulationPlan:
     return from_json(json.loads(path.read_text())["plan"])
 
 
-def _work(keep: str, nodes: str, tiered: str, *seeds: str) -> None:
+def _work(keep: str, nodes: str, tiered: str, disables_tiering: str, *seeds: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
     gc.disable()
     for seed in seeds:
         # Exempt all existing objects (modules and what they keep) from the collection after a
         # world. This is done before each seed because worlds load modules, mostly the first one.
         gc.freeze()
-        run_one(int(seed), int(nodes), bool(tiered), Path(keep) if keep else None, _print_row)
+        plan = draw_plan(
+            int(seed),
+            nodes=int(nodes),
+            tiered=bool(tiered),
+            disables_tiering=bool(disables_tiering),
+        )
+        run_one(plan, Path(keep) if keep else None, _print_row)
 
 
 def _print_row(row: Row) -> None:
     print(json.dumps(row), flush=True)
-
-
-if __name__ == "__main__":
-    _work(*sys.argv[1:])
 
 
 def shrink(plan: SimulationPlan, fails: Callable[[SimulationPlan], bool]) -> SimulationPlan:
@@ -160,3 +159,7 @@ def shrink(plan: SimulationPlan, fails: Callable[[SimulationPlan], bool]) -> Sim
                 plan, smaller = candidate, True
                 break
     return plan
+
+
+if __name__ == "__main__":
+    _work(*sys.argv[1:])

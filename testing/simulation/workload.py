@@ -384,6 +384,18 @@ class Workload:
             # An open transaction of an ended client is aborted after its timeout.
             await self._readers.read_final(cluster, groups, timeout_s=TIMEOUT_MS / 1000 + 1)
 
+    async def read_from(self, at_s: float, name: str) -> None:
+        """Read all committed records, also from the remote tier, from a time of the run on."""
+        await trio.sleep(at_s)
+        async with self._connect() as cluster:
+            await self._readers.read_along(cluster, name)
+
+    async def find_log_starts(self) -> Mapping[int, int]:
+        """Find the log start offsets after disablements of tiered storage; they are part of the history."""
+        async with self._connect() as cluster:
+            self.history.log_starts = await self._readers.log_starts(cluster)
+        return self.history.log_starts
+
     async def read_again(self, starts: Mapping[int, int]) -> list[ReadRecord]:
         """Read all committed records again; partitions begin at `starts`."""
         async with self._connect() as cluster:

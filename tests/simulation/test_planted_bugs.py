@@ -1,7 +1,7 @@
 """The simulator finds planted bugs, each by an anomaly of a kind that the bug causes.
 
 There are two bugs each of elections, truncation, the ISR, log recovery and reassignment, one of a missed leader
-epoch, one of a recreated topic, and bugs of tiered storage and of group coordinators.
+epoch, one of a recreated topic, and bugs of tiered storage, of disabling it, and of group coordinators.
 
 The run of a seed changes with the code. If the listed seed does not find its bug any more, other seeds are tried,
 and a warning names the first one that finds it.
@@ -17,7 +17,12 @@ import pytest
 
 from odradek.testing.simulation.plan import FaultKind, draw_plan
 from odradek.testing.simulation.run import simulate
-from tests.simulation import planted_bugs, planted_group_bugs, planted_tier_bugs
+from tests.simulation import (
+    planted_bugs,
+    planted_disablement_bugs,
+    planted_group_bugs,
+    planted_tier_bugs,
+)
 
 PLANS_MAX = 300
 """The number of plans that are tried before the test fails."""
@@ -60,6 +65,11 @@ FOUND_IN_TIER_BY: Mapping[str, tuple[int, set[str]]] = {
     "forget_abandoned_copies": (608, {"not finished"}),
     "ignore_topics_deleted_before_election": (2, {"not deleted"}),
 }
+FOUND_WHILE_DISABLED_BY: Mapping[str, tuple[int, set[str]]] = {
+    "count_responses_of_one_broker_twice": (1, {"disabled too early"}),
+    "publish_copies_of_earlier_tiered_epochs": (2478, {"copy of an earlier tiered epoch"}),
+    "delete_before_the_log_start_moves": (1, {"deleted above the log start"}),
+}
 FOUND_BY_GROUP: Mapping[str, tuple[int, set[str]]] = {
     "skip_loading_of_committed_offsets": (2, {"read again", "wrong committed offset"}),
     "skip_fencing_of_offset_commits": (44, {"partition of another member", "read again"}),
@@ -73,11 +83,18 @@ NEEDS: Mapping[str, FaultKind] = {
 
 
 def find(
-    found_by: tuple[int, set[str]], *, tiered: bool = False, needs: FaultKind | None = None
+    found_by: tuple[int, set[str]],
+    *,
+    tiered: bool = False,
+    disables_tiering: bool = False,
+    needs: FaultKind | None = None,
 ) -> None:
     """Fail unless the listed seed or another one finds the bug by an expected kind of anomaly."""
     named, kinds = found_by
-    drawn = (draw_plan(seed, tiered=tiered) for seed in chain([named], count()))
+    drawn = (
+        draw_plan(seed, tiered=tiered, disables_tiering=disables_tiering)
+        for seed in chain([named], count())
+    )
     plans = (plan for plan in drawn if needs in (None, *(fault.kind for fault in plan.faults)))
     for plan in islice(plans, PLANS_MAX):
         if kinds & {each.kind for each in simulate(plan).anomalies}:
@@ -100,13 +117,21 @@ def test_planted_bugs_are_found(
 def test_planted_bugs_all_have_expected_anomalies() -> None:
     assert FOUND_BY.keys() == {plant.__name__ for plant in planted_bugs.PLANTED}
     assert FOUND_IN_TIER_BY.keys() == {plant.__name__ for plant in planted_tier_bugs.PLANTED}
+    assert FOUND_WHILE_DISABLED_BY.keys() == {
+        plant.__name__ for plant in planted_disablement_bugs.PLANTED
+    }
     assert FOUND_BY_GROUP.keys() == {plant.__name__ for plant in planted_group_bugs.PLANTED}
     assert len(FOUND_BY) == 12
 
 
 @pytest.mark.parametrize(
     "plant",
-    [*planted_bugs.PLANTED, *planted_tier_bugs.PLANTED, *planted_group_bugs.PLANTED],
+    [
+        *planted_bugs.PLANTED,
+        *planted_tier_bugs.PLANTED,
+        *planted_disablement_bugs.PLANTED,
+        *planted_group_bugs.PLANTED,
+    ],
     ids=lambda plant: plant.__name__,
 )
 def test_planted_bugs_replace_existing_attributes(
@@ -122,6 +147,17 @@ def test_planted_bugs_of_tiered_storage_are_found(
 ) -> None:
     plant(monkeypatch)
     find(FOUND_IN_TIER_BY[plant.__name__], tiered=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "plant", planted_disablement_bugs.PLANTED, ids=lambda plant: plant.__name__
+)
+def test_planted_bugs_of_tiering_disablement_are_found(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    find(FOUND_WHILE_DISABLED_BY[plant.__name__], disables_tiering=True)
 
 
 @pytest.mark.slow
