@@ -183,10 +183,14 @@ def _skip_unchanged(
 def _respond(
     fetch_context: FetchContext, found: Sequence[LogReadResult], ctx: RequestContext
 ) -> FetchResponse:
-    if found and (throttle := found[0].params.throttle) is not None:
-        throttle.sent(
-            (each.partition, each.response) for each in found if each.partition is not None
-        )
+    if found:
+        params = found[0].params
+        if params.throttle is not None:
+            params.throttle.sent(
+                (each.partition, each.response) for each in found if each.partition is not None
+            )
+        if params.has_refused:
+            found = sorted(found, key=_place_in_response)
     if ctx.services.partitions.counts_traffic:
         _count(found)
     chosen = fetch_context.select((each.wanted, each.response) for each in found)
@@ -195,9 +199,7 @@ def _respond(
         lost = [each for each in chosen if each[1].error_code in _LED_ELSEWHERE]
         if lost:
             leaders = _set_current_leaders(lost, ctx)
-            if not found[
-                0
-            ].params.is_follower:  # as in Kafka: followers know the endpoints of brokers
+            if not params.is_follower:  # as in Kafka: followers know the endpoints of brokers
                 endpoints = leaders
     return FetchResponse(ErrorCode.none, fetch_context.session_id, chosen, endpoints)
 
@@ -392,6 +394,14 @@ def _is_refused(read: LogReadResult) -> bool:
     return read.partition is None and read.response.error_code in _REFUSALS
 
 
+def _place_in_response(read: LogReadResult) -> int:
+    """Sort key: as in Kafka, refused partitions are last, and those of unknown topic ids come first among them."""
+    if not _is_refused(read):
+        return 0
+    is_first = read.params.is_follower or read.response.error_code == ErrorCode.unknown_topic_id
+    return 1 if is_first else 2
+
+
 def _failed(found: Iterable[LogReadResult]) -> bool:
     """Whether a result completes the fetch at once: an error, a diverging epoch, or a preferred read replica."""
     return any(
@@ -428,20 +438,28 @@ def read(key: int, version: int, view: memoryview, offset: int) -> FetchRequest:
 
 
 def write(key: int, version: int, response: FetchResponse) -> list[Buffer | FileSlice]:
-    """Encode the response; records remain slices of files."""
-    topics: dict[object, tuple[CachedPartition, list[FetchedPartition]]] = {}
+    """Encode the response; records remain slices of files.
+
+    Partitions keep their order, so that a topic has an entry for each run of its partitions, as in Kafka.
+    """
+    topics: list[FetchedTopic] = []
+    last: object = None
+    partitions: list[FetchedPartition] = []
     for wanted, partition in response.chosen:
-        topics.setdefault(wanted.topic_id or wanted.topic, (wanted, []))[1].append(partition)
+        topic = wanted.topic_id or wanted.topic
+        if topics and (topic is last or topic == last):
+            partitions.append(partition)
+            continue
+        last, partitions = topic, [partition]
+        topics.append(
+            FetchedTopic(name=wanted.topic or "", topic_id=wanted.topic_id, partitions=partitions)
+        )
     return write_fetch_response(
         version,
         throttle_time_ms=0,
         error_code=response.error_code,
         session_id=response.session_id,
-        topics=response.failed
-        or [
-            FetchedTopic(name=first.topic or "", topic_id=first.topic_id, partitions=partitions)
-            for first, partitions in topics.values()
-        ],
+        topics=response.failed or topics,
         node_endpoints=response.endpoints,
     )
 

@@ -23,7 +23,7 @@ from odradek.broker.security.request_authorization import (
     may_transactional_id,
 )
 from odradek.protocol import apis
-from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError
+from odradek.protocol.errors import CorruptBatch, ErrorCode, InvalidFrame, KafkaError
 from odradek.protocol.leader_tags import NodeEndpoint
 from odradek.protocol.produce_request_reader import (
     ProduceRequest,
@@ -284,7 +284,12 @@ async def _append_all(
                 if partition is None:
                     partition = await partitions.get(topic.name, topic.topic_id, index)
             except KafkaError as error:
-                outcomes.append(ProducePartitionResult(index).fail(error))
+                refused = (
+                    _first_error(records, error, ctx)
+                    if isinstance(error, (NotLeader, LogFailed))  # the partition exists
+                    else error
+                )
+                outcomes.append(ProducePartitionResult(index).fail(refused))
             else:
                 arguments = (partition, topic, records, verified, request.acks, now_ms, ctx)
                 try:
@@ -317,7 +322,7 @@ async def _check_and_append(
             lane=RECORDS_LANE,
         )
     except KafkaError as error:
-        return _refused(partition, records, error, is_from_log=True)
+        return _refused(partition, records, error, ctx, is_from_log=True)
     return _append(partition, topic, records, verified, acks, now_ms, ctx, checked)
 
 
@@ -353,13 +358,13 @@ def _append(
                 "Produce request has transactional records but no transactional id",
             )
     except KafkaError as error:
-        return _refused(partition, records, error, is_from_log=False)
+        return _refused(partition, records, error, ctx, is_from_log=False)
     try:
         appended = partition.append(
             records, acks=acks, now_ms=now_ms, guard=guard, checked=checked, at_once=True
         )
     except KafkaError as error:
-        return _refused(partition, records, error, is_from_log=True)
+        return _refused(partition, records, error, ctx, is_from_log=True)
     is_committed = appended.duplicate and appended.last_offset < partition.log.high_watermark
     return ProducePartitionResult(
         partition.index,
@@ -390,10 +395,28 @@ def _checked_records(records: memoryview | None, ctx: RequestContext) -> memoryv
     return records
 
 
+def _first_error(records: memoryview | None, error: KafkaError, ctx: RequestContext) -> KafkaError:
+    """Error of records that are not exactly one batch, else `error`: Kafka checks the number of batches before the
+    transaction, the internal topics, the leader and the in-sync replicas (ProduceRequest.validateRecords)."""
+    try:
+        only_batch(_checked_records(records, ctx))
+    except CorruptBatch:
+        return error  # invalid in a way that Kafka finds later
+    except KafkaError as first:
+        return first
+    return error
+
+
 def _refused(
-    partition: Partition, records: memoryview | None, error: KafkaError, *, is_from_log: bool
+    partition: Partition,
+    records: memoryview | None,
+    error: KafkaError,
+    ctx: RequestContext,
+    *,
+    is_from_log: bool,
 ) -> ProducePartitionResult:
     """Result of a batch that was refused before the append or by the log."""
+    error = _first_error(records, error, ctx)
     if records:
         error = partition.error_for_producer(records, error)
     if partition.traffic is not None:

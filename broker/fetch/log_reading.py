@@ -80,6 +80,8 @@ class FetchParams:
     """Leader throttle for a follower."""
     remote_bytes: int = 0
     """Bytes that are still to be read from the remote tier."""
+    has_refused: bool = False
+    """Whether a partition is unknown, is not here, or the client is not authorized to read it."""
 
     @property
     def has_remote(self) -> bool:
@@ -346,6 +348,8 @@ async def _read_partition(
             error_code=_error_for_version(_error_in_session(error.code, wanted, ctx), ctx),
             aborted_transactions=() if partition is None else None,  # as in Kafka
         )
+        if partition is None:
+            params.has_refused = True
     return LogReadResult(wanted, response, partition, params)
 
 

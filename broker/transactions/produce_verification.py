@@ -20,6 +20,7 @@ from odradek.protocol.records.batch import Batch
 from odradek.protocol.topics import TopicPartition
 from odradek.replication.partition.partition import Partition
 from odradek.seams.values import value_class
+from odradek.storage.log.batch_validation import only_batch
 from odradek.storage.log.transaction_verification import VERIFICATION_DISABLED, VerificationGuard
 
 RETRIABLE_COORDINATOR_ERRORS = frozenset(
@@ -96,9 +97,9 @@ async def verify_partitions(
 
 
 def _header(records: memoryview | None) -> Batch | None:
-    """Header of the first batch; None if it can't be read, which the append reports."""
+    """Header of the batch; None unless there is exactly one batch, which the append reports."""
     with suppress(KafkaError):
-        return None if records is None else Batch(records)
+        return None if records is None else only_batch(records)
     return None
 
 

@@ -47,6 +47,8 @@ class ComparedBroker:
         self._socket: socket.socket | None = None
         self._sent_at = 0.0
         self._known: dict[tuple[str, str], Any] = {("log dir", ""): str(log_dir)}
+        self._record_times_ms: set[int] = set()
+        """Timestamps of the records that were sent."""
 
     def close(self) -> None:
         """Close the connection; the next request opens another."""
@@ -67,7 +69,9 @@ class ComparedBroker:
             for name in TOPICS
         ]  # fmt: skip
         self.request(apis.CREATE_TOPICS, 7, {"topics": topics, "timeout": 10_000})
-        data = bytes(build_batch([Record(-1, now_ms + i, b"k", b"v") for i in range(3)]))
+        times_ms = range(now_ms, now_ms + 3)
+        self._record_times_ms |= set(times_ms)
+        data = bytes(build_batch([Record(-1, each, b"k", b"v") for each in times_ms]))
         produce = {"acks": -1, "timeout": 5000, "transactional_id": None, "topic_data": [
             {"name": "t1", "partition_data": [{"index": 0, "records": data}]}]}  # fmt: skip
         self._retry(
@@ -169,7 +173,7 @@ class ComparedBroker:
 
     def send(self, api: Api, version: int, values: Mapping[str, Any], kind: str = "") -> None:
         """Send the request, with an error of `kind`."""
-        body = messages.write_request(api.key, version, self._resolved(values))
+        body = messages.write_request(api.key, version, self.resolved(values))
         if kind == UNSUPPORTED_VERSION:
             version += 1
         elif kind:
@@ -217,19 +221,21 @@ class ComparedBroker:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return self._socket
 
-    def _resolved(self, value: Any) -> Any:
+    def resolved(self, value: Any) -> Any:
+        """The value with the placeholders replaced."""
         if isinstance(value, Known):
             return self._known.get((value.kind, value.key), value.default)
         if isinstance(value, KnownRecords):
+            self._record_times_ms.add(value.timestamp_ms)
             key = value.transactional_id
             return value.build(
                 self._known.get(("producer id", key), -1),
                 self._known.get(("producer epoch", key), -1),
             )
         if isinstance(value, Mapping):
-            return {name: self._resolved(item) for name, item in value.items()}
+            return {name: self.resolved(item) for name, item in value.items()}
         if isinstance(value, list):
-            return [self._resolved(item) for item in value]
+            return [self.resolved(item) for item in value]
         return value
 
     def _learn(self, api: Api, values: Mapping[str, Any], found: Any) -> None:
@@ -268,6 +274,8 @@ class ComparedBroker:
             return sorted(items, key=repr) if is_sorted else items
         if name == "records" and isinstance(value, bytes):
             return without_marker_times(value)
+        if name == "timestamp" and value > 0 and value not in self._record_times_ms:
+            return MARKER_TIME
         if name in CHOSEN:
             return "set" if value not in (None, "", -1, 0, UUID(int=0)) else "unset"
         if isinstance(value, UUID):
@@ -297,6 +305,8 @@ CHOSEN = frozenset(
      "subscription_id", "topic_id", "push_interval_ms", "topic_config_error_code"}
 )  # fmt: skip
 """Fields of which only their presence is compared."""
+MARKER_TIME = "the time of a transaction marker"
+"""Timestamp of a ListOffsets response that is of none of the records that were sent."""
 
 
 def without_marker_times(records: bytes) -> bytes:

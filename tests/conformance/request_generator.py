@@ -35,6 +35,8 @@ class KnownRecords:
 
     build: Callable[[int, int], bytes]
     transactional_id: str
+    timestamp_ms: int
+    """Timestamp of the records."""
 
 
 TOPICS = ("t1", "t2", "compacted")
@@ -248,15 +250,16 @@ class RequestGenerator:
     def _records(self) -> Any:
         """Records: mostly one valid batch, without a producer, idempotent or transactional."""
         choose = self._rng.choice
+        now_ms = int(time.time() * 1000)
         build = partial(
             _batch,
-            [Record(-1, int(time.time() * 1000), choose((b"k", None)), b"v")] * choose((1, 3)),
+            [Record(-1, now_ms, choose((b"k", None)), b"v")] * choose((1, 3)),
             compression=choose((0, 0, 1, 2, 3, 4)),
             damage=choose(("", "", "", "", "noise", "cut off", "empty", "two")),
             first_sequence=choose((0, 0, 1, 3)),
             producer=choose(("none", "none", "none", "idempotent", "transactional")),
         )
-        return KnownRecords(build, "x1")
+        return KnownRecords(build, "x1", now_ms)
 
 
 def _batch(

@@ -8,8 +8,10 @@ import pytest
 
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
+from tests.conformance.compared_broker import ComparedBroker
 from tests.conformance.known_differences import KNOWN, Exchange, KnownDifference, known_difference
 from tests.conformance.request_comparison import Result, differences
+from tests.conformance.request_generator import KnownRecords
 
 PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
 
@@ -39,6 +41,25 @@ def test_known_difference_applies_to_its_values_only() -> None:
     assert found is not None
     assert found.id == "metadata-null-name"
     assert known_difference(exchange, path, "NONE", kafka) is None
+
+
+def test_times_of_transaction_markers_are_not_compared() -> None:
+    sides = [ComparedBroker("localhost:0", Path("logs")) for _ in range(2)]
+    record = KnownRecords(lambda *_: b"", "x1", 1_700_000_000_000)
+    for side in sides:
+        side.resolved({"records": record})
+
+    def normalized(*times_ms: int) -> list[object]:
+        return [
+            side.normalized({"timestamp": time_ms})
+            for side, time_ms in zip(sides, times_ms, strict=True)
+        ]
+
+    markers = normalized(1_700_000_000_200, 1_700_000_000_243)
+    assert markers[0] == markers[1]
+    for other in (1_700_000_000_243, -1):
+        values = normalized(1_700_000_000_000, other)
+        assert values[0] != values[1]
 
 
 def test_only_unknown_differences_are_undocumented() -> None:

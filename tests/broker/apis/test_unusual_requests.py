@@ -136,6 +136,41 @@ def test_fetch_of_a_follower_has_no_node_endpoints(client: RawClient) -> None:
     assert response.node_endpoints == ()
 
 
+def test_fetch_response_has_the_partitions_in_the_order_of_the_request(
+    broker: Broker, client: RawClient
+) -> None:
+    broker.create_topic("other", 1)
+    asked = [topics("t"), topics("other"), topics("t", partition=1)]
+    response = fetch(client, 7, topics=[topic for (topic,) in asked])
+    assert fetched_partitions(response) == [("t", [0]), ("other", [0]), ("t", [1])]
+
+
+def test_fetch_response_has_unknown_partitions_last(client: RawClient) -> None:
+    asked = [topics("missing"), topics("t"), topics("t", partition=7), topics("t", partition=1)]
+    response = fetch(client, 7, topics=[topic for (topic,) in asked])
+    assert fetched_partitions(response) == [("t", [0, 1]), ("missing", [0]), ("t", [7])]
+
+
+def test_fetch_response_has_unknown_topic_ids_before_unknown_partitions(client: RawClient) -> None:
+    known, unknown = topic_id(client, "t"), UUID(int=0x1234)
+    asked = [
+        {**topics(partition=partition)[0], "topic": None, "topic_id": each}
+        for each, partition in ((known, 7), (unknown, 0), (known, 1))
+    ]
+    response = fetch(client, 13, topics=asked)
+    assert [
+        (topic.topic_id, [partition.partition_index for partition in topic.partitions])
+        for topic in response.responses
+    ] == [(known, [1]), (unknown, [0]), (known, [7])]
+
+
+def fetched_partitions(response: Any) -> list[tuple[str, list[int]]]:
+    return [
+        (topic.topic, [partition.partition_index for partition in topic.partitions])
+        for topic in response.responses
+    ]
+
+
 def list_offsets(client: RawClient, partitions: list[int], *, isolation_level: int = 0) -> Any:
     entries = [{"partition_index": each, "timestamp": -1} for each in partitions]
     return client.ask(
@@ -247,6 +282,75 @@ def test_produce_reports_a_partition_outside_of_the_transaction_before_invalid_a
     topic = {"name": "t", "partition_data": [{"index": 0, "records": records}]}
     found = produced(client, 11, transactional_id="unusual", acks=2, topic_data=[topic])
     assert found["t", 0].error_code not in (ErrorCode.none, ErrorCode.invalid_required_acks)
+
+
+@pytest.mark.parametrize("version", [8, 12])
+def test_produce_checks_the_number_of_batches_before_the_transaction(
+    client: RawClient, version: int
+) -> None:
+    records = bytes(
+        build_batch(
+            [Record(-1, 1_700_000_000_000, None, b"v")],
+            producer_id=78,
+            producer_epoch=0,
+            base_sequence=0,
+            transactional=True,
+        )
+    )
+    one, two = (
+        produced(
+            client,
+            version,
+            transactional_id="batches",
+            topic_data=[
+                {"name": "t", "partition_data": [{"index": 0, "records": records * count}]}
+            ],
+        )["t", 0]
+        for count in (1, 2)
+    )
+    assert one.error_code not in (ErrorCode.none, ErrorCode.invalid_record)
+    assert two.error_code == ErrorCode.invalid_record
+
+
+def test_produce_of_two_batches_is_not_a_second_producer(
+    client: RawClient,
+) -> None:
+    first, second = (
+        bytes(
+            build_batch(
+                [Record(-1, 1_700_000_000_000, None, b"v")],
+                producer_id=producer_id,
+                producer_epoch=0,
+                base_sequence=0,
+                transactional=True,
+            )
+        )
+        for producer_id in (81, 82)
+    )
+    partitions = [{"index": 0, "records": first}, {"index": 1, "records": second * 2}]
+    found = produced(
+        client,
+        8,
+        transactional_id="producers",
+        topic_data=[{"name": "t", "partition_data": partitions}],
+    )
+    assert "several producers" not in (found["t", 0].error_message or "")
+    assert found["t", 1].error_code == ErrorCode.invalid_record
+
+
+def test_produce_checks_the_number_of_batches_before_the_partition(
+    client: RawClient,
+) -> None:
+    def error_of(count: int) -> ErrorCode:
+        partition = {"index": 0, "records": batch() * count}
+        topic = {"name": "__consumer_offsets", "partition_data": [partition]}
+        (found,) = produced(client, topic_data=[topic]).values()
+        code: ErrorCode = found.error_code
+        return code
+
+    client.ask(apis.FIND_COORDINATOR, 4, {"key_type": 0, "coordinator_keys": ["g"]})
+    wait_until(lambda: error_of(1) == ErrorCode.invalid_topic_exception)
+    assert error_of(2) == ErrorCode.invalid_record
 
 
 @pytest.mark.parametrize("acks", [-1, 2])

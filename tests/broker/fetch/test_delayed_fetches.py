@@ -195,9 +195,9 @@ async def test_error_of_one_partition_does_not_complete_wait() -> None:
             for wanted, response in on.response.chosen
         ]
         assert results == [
+            ("t", 0, ErrorCode.none, len(batch)),
             ("secret", 0, ErrorCode.topic_authorization_failed, 0),
             ("gone", 0, ErrorCode.unknown_topic_or_partition, 0),
-            ("t", 0, ErrorCode.none, len(batch)),
             ("t", 7, ErrorCode.unknown_topic_or_partition, 0),
         ]
 
