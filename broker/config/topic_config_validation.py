@@ -90,6 +90,9 @@ def _check_tiered(values: Mapping[str, ConfigValue], *, tiering: bool) -> None:
         )
     for unit in ("bytes", "ms"):
         _check_local_retention(unit, values)
+    if values["remote.log.copy.disable"]:
+        for unit in ("bytes", "ms"):
+            _check_local_retention_without_copies(unit, values)
 
 
 def _check_local_retention(unit: str, values: Mapping[str, ConfigValue]) -> None:
@@ -106,13 +109,15 @@ def _check_local_retention(unit: str, values: Mapping[str, ConfigValue]) -> None
         raise ConfigError.of(
             name, local, f"Value must not be more than retention.{unit} property value: {total}"
         )
-    if values["remote.log.copy.disable"] and local != total:
-        raise ConfigError.of(
-            name,
-            local,
-            f"When `remote.log.copy.disable` is set to true, the local.retention.{unit} and"
-            f" retention.{unit} must be set to the identical value because there will be no more"
-            " logs copied to the remote storage.",
+
+
+def _check_local_retention_without_copies(unit: str, values: Mapping[str, ConfigValue]) -> None:
+    local = values[f"local.retention.{unit}"]
+    if local not in (INHERITED, values[f"retention.{unit}"]):
+        raise ConfigError(
+            f"When `remote.log.copy.disable` is set to true, the `local.retention.{unit}` and"
+            f" `retention.{unit}` must be set to the identical value because there will be no more"
+            " logs copied to the remote storage."
         )
 
 

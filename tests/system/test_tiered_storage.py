@@ -1,6 +1,6 @@
 """Part E of the requirements: Apache Kafka's own tests of tiered storage, with real processes.
 
-Scenarios 1, 2 (its copy.disable half), 3 to 15 and 17, with Kafka's numbers. `tests/system/tiered.py`
+Scenarios 1 to 15 and 17, with Kafka's numbers. `tests/system/tiered.py`
 describes how a segment contains one record.
 """
 
@@ -16,6 +16,7 @@ from confluent_kafka.admin import NewPartitions
 
 from odradek.testing import Cluster
 from tests.support.anomalies import assert_none
+from tests.support.kafka_tools import run_tool
 from tests.support.waiting import deadline
 from tests.system import cluster_state
 from tests.system.cluster_state import TIMEOUT_S
@@ -92,6 +93,63 @@ def test_scenario_2_copying_is_disabled_and_enabled(tiers: Tiered) -> None:
     tiers.produce(topic, "4", "5")
     assert tiers.remote(topic) == [1, 2]
     assert tiers.offset(topic, EARLIEST_LOCAL)[1] == 3
+    tiers.configure(topic, remote_storage_enable="false", remote_log_delete_on_disable="true")
+    tiers.wait_for_remote(topic)
+    tiers.wait_for_offset(topic, EARLIEST, 3)
+    assert tiers.consume(topic, 3) == [(3, "3"), (4, "4"), (5, "5")]
+    with pytest.raises(AssertionError, match="out of range"):
+        tiers.consume(topic, 1)
+
+
+TEXTS = {
+    "local": "When `remote.log.copy.disable` is set to true, the `local.retention.{0}` and `retention.{0}` must be set"
+    " to the identical value because there will be no more logs copied to the remote storage.",
+    "bare": "It is invalid to disable remote storage without deleting remote data. If you want to keep the remote data"
+    " and turn to read only, please set `remote.storage.enable=true,remote.log.copy.disable=true`. If you want to"
+    " disable remote storage and delete all remote data, please set"
+    " `remote.storage.enable=false,remote.log.delete.on.disable=true`.",
+}
+
+
+def test_disablement_by_kafka_configs(tiers: Tiered) -> None:
+    """X-01, X-05 in Kafka's form by its own tool: the errors, each step for one of two topics, and enabling again."""
+    topic, other = "two-by-tool", "two-other"
+    for each in (topic, other):
+        tiers.create(each, [FIRST, SECOND])
+        tiers.produce(each, "0", "1", "2")
+        tiers.wait_until_tiered(each, 0, 1, local=2)
+
+    def alter(*configs: str) -> str:
+        run = run_tool(
+            "configs", "--bootstrap-server", tiers.cluster.bootstrap, "--entity-type", "topics",
+            "--entity-name", topic, "--alter", "--add-config", ",".join(configs), check=False,
+        )  # fmt: skip
+        return run.stdout + run.stderr
+
+    no_copies = "remote.log.copy.disable=true"
+    assert TEXTS["local"].format("bytes") in alter(no_copies)
+    inherited = "local.retention.bytes=-2"
+    assert TEXTS["local"].format("ms") in alter(no_copies, inherited, "local.retention.ms=100")
+    assert TEXTS["bare"] in alter("remote.storage.enable=false")
+    assert TEXTS["bare"] in alter("remote.storage.enable=false", no_copies)
+    assert "Completed" in alter(no_copies, inherited)
+    tiers.produce(topic, "3")
+    assert tiers.consume(topic, 0) == [(number, str(number)) for number in range(4)]
+    assert tiers.remote(topic) == [0, 1]
+    assert "Completed" in alter("remote.storage.enable=false", "remote.log.delete.on.disable=true")
+    tiers.wait_for_remote(topic)
+    tiers.wait_for_offset(topic, EARLIEST, 2)
+    again = (
+        "remote.storage.enable=true",
+        "remote.log.copy.disable=false",
+        "local.retention.bytes=1",
+    )
+    assert "Completed" in alter(*again)
+    tiers.produce(topic, "4")
+    tiers.wait_until_tiered(topic, 2, 3, local=4)
+    assert tiers.consume(topic, 2) == [(2, "2"), (3, "3"), (4, "4")]
+    tiers.produce(other, "3")
+    tiers.wait_until_tiered(other, 0, 1, 2, local=3)
 
 
 def test_scenario_3_enable_remote_log_on_topic(tiers: Tiered) -> None:

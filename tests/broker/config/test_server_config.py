@@ -523,6 +523,18 @@ def test_invalid_tiered_topic_configs_are_rejected(configs: dict[str, str]) -> N
         config.validate_topic_configs({**TIERED, **configs})
 
 
+@pytest.mark.parametrize("unit", ["ms", "bytes"])
+def test_local_retention_without_copies_is_refused_with_the_text_of_kafka(unit: str) -> None:
+    text = (
+        f"When `remote.log.copy.disable` is set to true, the `local.retention.{unit}` and `retention.{unit}` must be"
+        " set to the identical value because there will be no more logs copied to the remote storage."
+    )
+    configs = {"remote.log.copy.disable": "true", f"local.retention.{unit}": "5"}
+    with pytest.raises(KafkaError) as refused:
+        of(**TIERING).validate_topic_configs({**TIERED, **configs})
+    assert refused.value.message == text
+
+
 @pytest.mark.parametrize(
     "configs",
     [
