@@ -190,32 +190,45 @@ def _read_store(
     try:
         yield from read_slice(store.storage, piece, wanted)
     except MissingSegment as error:
-        if not _is_gone(reading, piece):
+        low = max(piece.low, error.unread_from or 0)
+        left = BrokerRange(*_where(piece), low, piece.high, piece.segment.partition.topic_id)
+        if not _is_in_local_log(reading, left, error):
             raise
-        loss = DataLoss(
-            "retention deleted them, or their topic was deleted, after the query was planned:"
-            f" {error}"
-        )
-        loss.key, loss.unread_from = error.key, error.unread_from
-        raise loss from None
+        log.warning("offsets from %d on are read from the leader: %s", low, error)
+        yield from _read_broker(reading, left, wanted)
 
 
-def _is_gone(reading: ReadSettings, piece: SegmentSlice) -> bool:
-    """Whether the log start offset is now beyond the range, or the topic was deleted; False if that is not known."""
+def _is_in_local_log(reading: ReadSettings, left: BrokerRange, missing: MissingSegment) -> bool:
+    """Whether the leader has the offsets of a missing segment on its disk, as far as they are not below the log start
+    offset. This is so after tiered storage of the topic was disabled with `delete`. False if it is not known.
+
+    Raises DataLoss if all of them are below the log start offset, or the topic was deleted.
+    """
     if reading.bootstrap is None:
         return False
     from odradek.pipeline.brokers import EARLIEST, brokers_at
     from odradek.protocol.topics import TopicPartition
 
-    tp = TopicPartition(*_where(piece))
+    tp = TopicPartition(left.topic, left.partition)
     try:
         brokers = brokers_at(reading.bootstrap, reading.request_timeout_ms)
         topic = brokers.topics().get(tp.topic)
-        if topic is None or topic.topic_id not in (None, piece.segment.partition.topic_id):
-            return True
-        return brokers.offsets({tp: EARLIEST})[tp] >= piece.high
+        is_lost = topic is None or topic.topic_id not in (None, left.topic_id)
+        if not is_lost:
+            local = brokers.local_log_start_offsets([tp]).get(tp)
+            start = brokers.offsets({tp: EARLIEST})[tp]
+            is_lost = start >= left.high
     except BrokersUnavailable:
         return False
+    if is_lost:
+        why = (
+            "retention, DeleteRecords or the disablement of tiered storage deleted them, or the topic was"
+            f" deleted, after the query was planned: {missing}"
+        )
+        loss = _gone(left, left.low, why)
+        loss.key, loss.unread_from = missing.key, missing.unread_from
+        raise loss from None
+    return local is not None and local <= max(start, left.low)
 
 
 def _lost(piece: LostOffsets) -> OffsetsUnreadable:

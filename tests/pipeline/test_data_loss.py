@@ -166,10 +166,28 @@ def test_segment_deleted_by_retention_before_reading_is_data_loss(tmp_path: Path
     reading = replace(REPORTING, tiered_url=f"file://{tmp_path}", unreadable="fail")
     with leader.reachable():
         assert read(reading, [gone]) == ([], [])
-        with pytest.raises(DataLoss, match="retention"):
+        with pytest.raises(DataLoss, match="offsets 20 to 29 of t-0 were lost: retention"):
             read(replace(reading, fail_on_data_loss=True), [gone])
-        leader.logs[ONLY].start = 29
-        with pytest.raises(MissingSegment):
+        leader.logs[ONLY] = PartitionLog(29, 40, local_start=30)
+        with pytest.raises(MissingSegment, match="offsets 20 to 29 of t-0"):
             read(reading, [gone])
         leader.topic_id = UUID(int=2)
         assert read(reading, [gone]) == ([], []), "segments of another topic do not count"
+
+
+def test_missing_segment_is_read_from_the_local_log_of_the_leader(tmp_path: Path) -> None:
+    """Tiered storage was disabled with `delete` after planning: the log starts at its local data, from offset 26 on."""
+    leader = VirtualLeader((26, 40))
+    planned = [
+        SegmentSlice(segment(number, first, first + 9), first, first + 10)
+        for number, first in ((1, 10), (2, 20), (3, 30))
+    ]
+    (tmp_path / "kafka-tiered-storage").mkdir()
+    reading = replace(REPORTING, tiered_url=f"file://{tmp_path}")
+    with leader.reachable():
+        found, gaps = read(reading, planned)
+        assert found == [*range(26, 40)]
+        assert [gap[:2] for gap in gaps] == [(10, 19), (20, 25)]
+        with pytest.raises(DataLoss, match="offsets 20 to 25 of t-0 were lost"):
+            read(replace(reading, fail_on_data_loss=True), planned[1:])
+        assert read(replace(reading, fail_on_data_loss=True), planned[2:]) == ([*range(30, 40)], [])
