@@ -11,6 +11,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeMap;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import org.apache.kafka.clients.admin.Admin;
@@ -27,6 +28,7 @@ import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.consumer.OffsetAndTimestamp;
+import org.apache.kafka.clients.consumer.OffsetOutOfRangeException;
 import org.apache.kafka.clients.consumer.SubscriptionPattern;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
@@ -75,6 +77,14 @@ public final class JavaClient {
                 break;
             case "admin":
                 seen = admin(bootstrap, topic);
+                break;
+            case "alter-configs":
+                seen = alterConfigs(bootstrap, topic, rest);
+                break;
+            case "read-while-altering":
+                seen = readWhileAltering(
+                    bootstrap, topic, rest.get(0), Integer.parseInt(rest.get(1)),
+                    rest.subList(2, rest.size()));
                 break;
             default:
                 throw new IllegalArgumentException("no such scenario: " + args[0]);
@@ -423,6 +433,80 @@ public final class JavaClient {
             groups(admin, topic, seen);
             admin.deleteTopics(List.of(topic)).all().get();
             seen.put("gone", !admin.listTopics().names().get().contains(topic));
+        }
+        return seen;
+    }
+
+    /** Sets configs of a topic (`name=value`); prints the error, and the topic's own configs. */
+    private static Object alterConfigs(String bootstrap, String topic, List<String> settings)
+            throws Exception {
+        ConfigResource resource = new ConfigResource(ConfigResource.Type.TOPIC, topic);
+        Map<String, Object> seen = new TreeMap<>();
+        try (Admin admin = admin(bootstrap)) {
+            try {
+                setConfigs(admin, resource, settings);
+                seen.put("error", "");
+            } catch (ExecutionException refused) {
+                seen.put("error", refused.getCause().getClass().getSimpleName() + ": "
+                    + refused.getCause().getMessage());
+            }
+            Map<String, Object> configs = new TreeMap<>();
+            for (ConfigEntry entry : admin.describeConfigs(List.of(resource))
+                    .all().get().get(resource).entries()) {
+                if (entry.source() == ConfigEntry.ConfigSource.DYNAMIC_TOPIC_CONFIG) {
+                    configs.put(entry.name(), entry.value());
+                }
+            }
+            seen.put("configs", configs);
+        }
+        return seen;
+    }
+
+    private static void setConfigs(Admin admin, ConfigResource resource, List<String> settings)
+            throws Exception {
+        List<AlterConfigOp> changes = new ArrayList<>();
+        for (String setting : settings) {
+            String[] parts = setting.split("=", 2);
+            changes.add(new AlterConfigOp(
+                new ConfigEntry(parts[0], parts[1]), AlterConfigOp.OpType.SET));
+        }
+        admin.incrementalAlterConfigs(Map.of(resource, changes)).all().get();
+    }
+
+    /**
+     * Reads partition 0 slowly from offset 0, with few bytes in each fetch, and sets configs of the topic
+     * after `before` records; prints the records, and the error if there is no reset policy.
+     */
+    private static Object readWhileAltering(
+            String bootstrap, String topic, String reset, int before, List<String> settings)
+            throws Exception {
+        TopicPartition where = new TopicPartition(topic, 0);
+        List<List<Object>> records = new ArrayList<>();
+        Map<String, Object> seen = new TreeMap<>();
+        seen.put("records", records);
+        seen.put("out_of_range", List.of());
+        try (Admin admin = admin(bootstrap);
+             KafkaConsumer<byte[], byte[]> consumer = consumer(bootstrap, Map.of(
+                "auto.offset.reset", reset, "max.poll.records", 1,
+                "max.partition.fetch.bytes", 2000, "fetch.max.bytes", 2000))) {
+            consumer.assign(List.of(where));
+            consumer.seek(where, 0);
+            long end = admin.listOffsets(Map.of(where, OffsetSpec.latest()))
+                .partitionResult(where).get().offset();
+            long deadline = System.nanoTime() + 2 * PATIENCE.toNanos();
+            boolean altered = false;
+            while (consumer.position(where) < end && System.nanoTime() < deadline) {
+                for (ConsumerRecord<byte[], byte[]> record : consumer.poll(Duration.ofMillis(200))) {
+                    records.add(List.of(record.offset(), text(record.value())));
+                }
+                if (!altered && records.size() >= before) {
+                    setConfigs(admin, new ConfigResource(ConfigResource.Type.TOPIC, topic), settings);
+                    altered = true;
+                }
+                Thread.sleep(10);
+            }
+        } catch (OffsetOutOfRangeException out) {
+            seen.put("out_of_range", List.copyOf(out.offsetOutOfRangePartitions().values()));
         }
         return seen;
     }
