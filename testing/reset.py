@@ -84,7 +84,7 @@ async def _wait_until(
     node: Node,
     base: MetadataImage,
 ) -> None:
-    """Wait for a report of the broker to the controller. Raises TooSlowError after REPORT_SECONDS."""
+    """Wait for a report of the broker to the controller. Fails with a timeout after REPORT_SECONDS."""
     if is_reported(node.metadata.image, base, node.node_id):
         return
     changed = trio.Event()

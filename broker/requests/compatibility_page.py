@@ -99,6 +99,9 @@ responses are the same except for the differences above and the following ones:
   UNKNOWN_SERVER_ERROR for all users of the request.
 - CreateAcls with ANY or an unknown value where a specific value is required returns INVALID_REQUEST for that ACL.
   Kafka returns UNKNOWN_SERVER_ERROR for the whole request.
+- DescribeConfigs of a topic has `remote.log.disable.policy` (KIP-950) if it is set or requested by name. Kafka does not
+  have it. The APIs 20950 (DisableRemoteTopic) and 20951 (DescribeTopicTiering) are private, and ApiVersions does not
+  report them. Kafka closes the connection after such a request.
 - DescribeQuorum lists no listeners of a node that has no controller listener, which is the default of a single node.
   Kafka requires a controller listener.
 - EndTxn 5 with the epoch before the current one returns PRODUCER_FENCED if an older version of EndTxn ended the
