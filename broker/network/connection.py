@@ -87,9 +87,9 @@ class ClientConnection:
             find_controller_route if endpoint.of_controller else find_route
         )
         if request_log.isEnabledFor(logging.DEBUG):
-            from odradek.broker.requests.request_log import logged
+            from odradek.broker.requests.request_log import LoggedRoutes
 
-            self._find_route = logged(self._find_route, connection.peer)
+            self._find_route = LoggedRoutes(self._find_route, connection.peer).find
         self._memory = services.receive_memory
         self._buffer = ReceiveBuffer(
             services.config.get_int("socket.request.max.bytes"), is_limited=self._memory.is_limited

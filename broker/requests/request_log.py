@@ -37,57 +37,69 @@ _NAMES = (
 _INDEXES = ("index", "partition_index", "partition")
 
 
-def logged(
-    find_route: Callable[[int], Route | None], peer: Address
-) -> Callable[[int], Route | None]:
+class LoggedRoutes:
     """Routes of one connection that log its responses. A connection handles one request at a time."""
-    routes: dict[int, Route | None] = {}
-    request_text = ""
-    topics: Topics = {}
 
-    def find_logged(api_key: int) -> Route | None:
-        if api_key not in routes:
-            route = find_route(api_key)
-            routes[api_key] = None if route is None else wrapped(route)
-        return routes[api_key]
+    def __init__(self, find_route: Callable[[int], Route | None], peer: Address) -> None:
+        self._find_route = find_route
+        self._peer = peer
+        self._routes: dict[int, Route | None] = {}
+        self._request = ""
+        """Client id and topics of the current request."""
+        self._topics: Topics = {}
 
-    def wrapped(route: Route) -> Route:
+    def find(self, api_key: int) -> Route | None:
+        """Return the route of an API, which logs its responses."""
+        if api_key not in self._routes:
+            route = self._find_route(api_key)
+            self._routes[api_key] = None if route is None else self._logging(route)
+        return self._routes[api_key]
+
+    def _logging(self, route: Route) -> Route:
         async def handler(request: Any, ctx: RequestContext) -> Any:
-            note(request, ctx)
+            self._remember(request, ctx)
             return await route.handler(request, ctx)
 
         def handler_nowait(request: Any, ctx: RequestContext) -> Any:
-            note(request, ctx)
+            self._remember(request, ctx)
             assert route.handler_nowait is not None
             return route.handler_nowait(request, ctx)
 
         def write(api_key: int, version: int, values: Any) -> Any:
-            if log.isEnabledFor(logging.DEBUG):
-                api = find_api(api_key)
-                log.debug(
-                    "Completed %s v%d from %s%s: %s",
-                    api_key if api is None else api.title,
-                    version,
-                    peer,
-                    request_text,
-                    _shown(_errors(values, topics)) or ErrorCode.none.name.upper(),
-                )
+            self._log(api_key, version, values)
             return route.write(api_key, version, values)
+
+        def write_steps(api_key: int, version: int, values: Any) -> Any:
+            assert route.write_steps is not None
+            steps = route.write_steps(api_key, version, values)
+            if steps is not None:  # otherwise `write` writes and logs it
+                self._log(api_key, version, values)
+            return steps
 
         return replace(
             route,
             handler=handler,
             write=write,
             handler_nowait=None if route.handler_nowait is None else handler_nowait,
+            write_steps=None if route.write_steps is None else write_steps,
         )
 
-    def note(request: Any, ctx: RequestContext) -> None:
-        nonlocal request_text, topics
-        topics = ctx.services.metadata.image.topics_by_id
-        named = _shown(_named_topics(request, topics))
-        request_text = f", client {ctx.client_id}" + (f", topics {named}" if named else "")
+    def _remember(self, request: Any, ctx: RequestContext) -> None:
+        self._topics = ctx.services.metadata.image.topics_by_id
+        named = _shown(_named_topics(request, self._topics))
+        self._request = f", client {ctx.client_id}" + (f", topics {named}" if named else "")
 
-    return find_logged
+    def _log(self, api_key: int, version: int, values: Any) -> None:
+        if log.isEnabledFor(logging.DEBUG):
+            api = find_api(api_key)
+            log.debug(
+                "Completed %s v%d from %s%s: %s",
+                api_key if api is None else api.title,
+                version,
+                self._peer,
+                self._request,
+                _shown(_errors(values, self._topics)) or ErrorCode.none.name.upper(),
+            )
 
 
 def _shown(texts: Iterator[str]) -> str:

@@ -45,6 +45,19 @@ def test_line_has_api_version_client_topics_and_errors(
     assert line.endswith(", client raw, topics t, absent: absent UNKNOWN_TOPIC_OR_PARTITION")
 
 
+def test_long_response_is_logged_too(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    values = {
+        "topics": [{"topic_id": None, "name": f"absent-{number}"} for number in range(100)],
+        "allow_auto_topic_creation": False,
+        "include_topic_authorized_operations": False,
+    }
+    with RawClient(broker.bootstrap) as client:
+        client.ask(apis.METADATA, 12, values)
+    (line,) = lines(caplog, "Metadata")
+    assert ": absent-0 UNKNOWN_TOPIC_OR_PARTITION, absent-1 UNKNOWN_TOPIC" in line
+    assert line.endswith(", …")
+
+
 def test_produce_and_fetch_errors_have_their_partitions(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
