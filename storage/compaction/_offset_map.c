@@ -152,7 +152,8 @@ next_record(Records *records, Record *record)
         return 0;
     }
     record->has_value = value_size >= 0;
-    record->offset = records->base_offset + offset_delta;
+    /* The sum may exceed 64 bits in an invalid batch, so it is computed without a sign: signed overflow is undefined. */
+    record->offset = (int64_t)((uint64_t)records->base_offset + (uint64_t)(int64_t)offset_delta);
     if (offset_delta < 0 || record->offset > records->last_offset || record->offset <= records->previous) {
         invalid_record(records, "has an invalid offset");
         return 0;
