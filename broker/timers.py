@@ -43,7 +43,9 @@ class Timers(Generic[K]):
         """`on_due` is called on the event loop, once for each `arm` that was not replaced."""
         self._clock = clock
         self._on_due = on_due
-        self._containment: Containment[K] = Containment("a timer")
+        self._containment: Containment[K] = Containment(
+            "a timer", consequence="the timer does not run again"
+        )
         self._heap: list[Entry] = []
         self._numbers = count()
         self._armed: dict[K, Entry] = {}

@@ -172,8 +172,8 @@ def command_error(error: BaseException, args: argparse.Namespace) -> BaseExcepti
 
 
 def _hint(code: ErrorCode, text: str) -> str | None:
-    """Advice for an error, unless its text has it. INVALID_REPLICATION_FACTOR has several causes, which only its text
-    tells apart."""
+    """Advice for an error, unless its text has it. INVALID_REPLICATION_FACTOR has several causes, which only
+    its text distinguishes."""
     if code is ErrorCode.invalid_replication_factor:
         return next((hint for part, hint in REPLICATION_FACTOR_HINTS.items() if part in text), None)
     if "odradek topics tiering" in text:  # the broker's text has the advice

@@ -1,7 +1,8 @@
 """`odradek topics tiering`: show, disable and enable tiered storage of a topic (KIP-405, KIP-950).
 
-The tiered state, the policies and the progress are Odradek's. For Apache Kafka the command shows what the configs say,
-and `--enable` works; `--disable` is refused with the configs of Kafka that have the same purpose.
+The tiered state, the policies and the progress are Odradek's. For Apache Kafka the command shows the state
+according to the configs, and `--enable` works; `--disable` is refused with the configs of Kafka that have the same
+purpose.
 """
 
 from __future__ import annotations
@@ -214,7 +215,8 @@ async def _alter(cluster: Cluster, topic: str, configs: Mapping[str, str]) -> No
 
 
 async def _report(cluster: Cluster, topic: str) -> TieringReport:
-    """Tiered state, progress and remote segments, or what the configs say if the cluster has no tiered state."""
+    """Tiered state, progress and remote segments, or the state according to the configs if the cluster has no
+    tiered state."""
     if await has_tiered_state(cluster, topic):
         return await _odradek_report(cluster, topic)
     entries = await admin.describe_configs(cluster, admin.ResourceType.TOPIC, topic, keys=[ENABLE])
@@ -288,7 +290,7 @@ def _print(report: TieringReport) -> None:
     )
     if tiering is None:
         print_lines(
-            ["", "The cluster has no tiered state (KIP-950); this is what the configs say."]
+            ["", "The cluster has no tiered state (KIP-950); the state is that of the configs."]
         )
     elif report.is_disabling:
         print_lines([""])

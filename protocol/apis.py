@@ -1,7 +1,7 @@
 """The table of the APIs of Apache Kafka 4.3, with one row for each.
 
-Dispatch, ApiVersions and docs/compatibility.md are derived from it. `PRIVATE_APIS` has those that Kafka lacks. A node serves the APIs for which it has a
-handler. The versions are the stable ones; InitProducerId 6 is unreleased in 4.3.
+Dispatch, ApiVersions and docs/compatibility.md are derived from it. `PRIVATE_APIS` has those that Kafka lacks. A node
+serves the APIs for which it has a handler. The versions are the stable ones; InitProducerId 6 is unreleased in 4.3.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The tasks of a node share nurseries, so an exception that leaves one task cancels all others and ends the node.
 Work that concerns one subject runs through a `Containment` instead: an exception that the work does not expect
-is logged once with the subject and the traceback, the subject is marked as failed where its owner provides for it, and all
-other subjects continue. Cancellation passes. Expected errors (KafkaError, OSError of a disk) are handled by the work
+is logged once with the subject and the traceback, the subject is marked as failed where its owner provides for it, and
+all other subjects continue. Cancellation passes. Expected errors (KafkaError, OSError of a disk) are handled by the work
 itself, which knows what they mean: an OSError takes the log directory offline there.
 """
 
@@ -96,7 +96,7 @@ class Containment(Generic[S]):
                 del self._reported[next(iter(self._reported))]
             self._reported[name] = reason
             log.error(
-                "Unexpected error in %s of %s; %s",
+                "Unexpected error in %s (%s); %s",
                 self._task,
                 name,
                 self._consequence,

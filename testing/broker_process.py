@@ -241,9 +241,8 @@ def _main() -> NoReturn:
     import trio
 
     faulthandler.enable()
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C ends the test's process, which stops this one
+    # Ctrl-C ends the test's process, which stops this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     output = _Output()
     logging.getLogger().addHandler(_LogSender(output))
     try:

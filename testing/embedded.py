@@ -7,8 +7,7 @@ Under plain `with`, the broker runs in its own thread with a trio loop, or in a 
 (`process=True`). Unless a directory is given, its data is in a temporary directory that is removed at
 the end.
 
-The node is imported when it starts, because trio cannot be imported once
-gevent has patched `select`.
+The node is imported when it starts, because trio cannot be imported once gevent has patched `select`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Reset of an embedded broker to its state after start.
 
 A base image of the metadata is kept at start. The records of a reset undo every later change that a client can
-request: topics, configs of all resource types, ACLs, client quotas, SCRAM credentials, delegation tokens and features. A
-broker that was unregistered registers itself again, and a reset waits for that.
-Coordinators' state and log levels are not in the metadata and are removed separately.
+request: topics, configs of all resource types, ACLs, client quotas, SCRAM credentials, delegation tokens and features.
+A broker that was unregistered registers itself again, and a reset waits for that. Coordinators' state and log levels
+are not in the metadata and are removed separately.
 
 The internal topics stay, because creating them again would take most of the time of a reset. One that a client has
 changed is deleted, and created on its next use. Producer ids are not reused.

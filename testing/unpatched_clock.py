@@ -1,8 +1,8 @@
 """Clocks that freezegun and time-machine do not change.
 
 A broker in the process of a test must not stop, and must accept its clients' timestamps, while the test freezes or
-moves Python's clocks. freezegun replaces the functions of `time` in all modules, but not in attributes
-of objects. time-machine changes the functions of the wall clock in place, so the C library is called instead.
+moves Python's clocks. freezegun replaces the functions of `time` in all modules, but not in attributes of objects.
+time-machine changes the functions of the wall clock in place, so the C library is called instead.
 """
 
 from __future__ import annotations

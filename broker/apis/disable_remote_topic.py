@@ -38,7 +38,7 @@ async def disable_remote_topic(request: Any, ctx: RequestContext) -> Mapping[str
 
 
 async def _find_unfinished(request: Any, services: Services) -> str | None:
-    """What this broker has not finished yet, or None."""
+    """Reason why this broker has not finished yet; None if it has."""
     image = services.metadata.image
     if image.offset < request.metadata_offset:
         return f"the metadata is known up to offset {image.offset} of {request.metadata_offset}"

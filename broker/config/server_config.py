@@ -92,9 +92,8 @@ class ServerConfig:
         """Values derived by other modules; cleared when a config changes."""
         self._read()
         if to_serve:
-            _check_plaintext(
-                self
-            )  # first: other checks would recommend listeners that are not supported
+            # First: other checks would recommend listeners that are not supported
+            _check_plaintext(self)
         check_broker(self)
         if to_serve:
             check_authorizer(
@@ -484,16 +483,16 @@ def _check_plaintext(config: ServerConfig) -> None:
                 )
 
 
-_OF_SECURITY = ("ssl.", "sasl.", "security.")
+_SECURITY_PREFIXES = ("ssl.", "sasl.", "security.")
 """Prefixes of configs that need a security protocol other than PLAINTEXT."""
 
 
-def _of_security(config: ServerConfig) -> list[str]:
+def _security_configs_without_effect(config: ServerConfig) -> list[str]:
     """Configs that are set and have no effect with PLAINTEXT."""
     return sorted(
         name
         for name in config.layers.static
-        if (listener_base(name) or name).startswith(_OF_SECURITY)
+        if (listener_base(name) or name).startswith(_SECURITY_PREFIXES)
         and (row := broker_row(name)) is not None
         and not row.effect
     )
@@ -541,8 +540,8 @@ def _warnings(config: ServerConfig) -> list[str]:
         )
     if config.get_list("config.providers"):
         found.append("config.providers is not supported yet: values are not resolved")
-    if of_security := _of_security(config):
-        found.append(f"{', '.join(of_security)}: without effect, because {_ONLY_PLAINTEXT}")
+    if unused := _security_configs_without_effect(config):
+        found.append(f"{', '.join(unused)}: without effect, because {_ONLY_PLAINTEXT}")
     return found
 
 

@@ -78,7 +78,7 @@ class TopicDisablements:
         self._wake()
 
     def brokers(self, topic_id: UUID) -> list[BrokerDisablement]:
-        """What each registered broker has responded; empty if the topic is not in the state DISABLING."""
+        """Last response of each registered broker; empty if the topic is not in the state DISABLING."""
         image = self._metadata.image
         tiering = image.tiering.get(topic_id)
         if tiering is None or tiering.state is not TieredState.DISABLING:
@@ -111,7 +111,7 @@ class TopicDisablements:
         self._changed = trio.Event()
 
     async def run(self) -> None:
-        """Run until cancelled."""
+        """Request the disablement from brokers while this node is the active controller, until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
                 changed = self._changed

@@ -494,8 +494,8 @@ class GroupCoordinator:
         """Resolve a group's regular expressions against the current topics and apply the result."""
         try:
             resolved = await resolve_expressions(resolve, self._environment.topics, self._clock)
-        except Exception as error:  # a bug fails the partition, not the node
-            self.runtime.fail(context, error)
+        except Exception as error:
+            self._group_containment.failed((context, resolve.group_id), error)
             return
         if self.runtime.is_current(context):
             act = partial(context.shard.on_regular_expressions_resolved, resolve.group_id, resolved)

@@ -180,7 +180,8 @@ class BrokerLifecycle:
         self._gone = trio.Event()
         self._complaint: str | None = None
         self._requests: Containment[str] = Containment(
-            "sending", lambda subject, error: self._life.failed(self._now_ms())
+            "a request to the controller",
+            lambda subject, error: self._life.failed(self._now_ms()),
         )
         metadata.subscribe(self._metadata_changed)
 

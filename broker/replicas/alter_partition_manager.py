@@ -71,6 +71,7 @@ class AlterPartitionManager:
         self._containment: Containment[Replica] = Containment(
             "applying the AlterPartition response",
             name=lambda replica: f"{replica[0]}-{replica[1]}",
+            consequence="the response is ignored",
         )
 
     def propose(

@@ -113,7 +113,7 @@ class PartitionTable:
             "applying the metadata", consequence="the next change of the partition is applied again"
         )
         self._opening_logs: Containment[TopicPartition] = Containment(
-            "opening", consequence="the next request of the partition opens it again"
+            "opening the log", consequence="the next request of the partition opens it again"
         )
         self._busy: dict[Key, trio.Event] = {}
         self._to_open: dict[Key, None] = {}

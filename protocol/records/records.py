@@ -1,8 +1,8 @@
 """Decodes and encodes the records of a batch, for callers that need their contents.
 
 A record: varint length of the rest, i8 attributes (unused), varlong timestamp delta, varint offset
-delta, key and value (varint length, a negative one is null), varint header count, and of each header a key and
-a nullable value. Varints are zigzag. As in Java, decoding rejects a batch with bytes outside its
+delta, key and value (varint length, a negative one is null), varint header count, and of each header
+a key and a nullable value. Varints are zigzag. As in Java, decoding rejects a batch with bytes outside its
 records. Unlike Java, it also rejects offsets that do not increase or are outside the batch.
 """
 

@@ -57,7 +57,7 @@ class ConfigAlteration:
 
 @value_class
 class TieringOptions:
-    """What `change_tiering` knows of the request, and the default of the policy."""
+    """Inputs of `change_tiering`: the names of the configs in the request, and the default of the policy."""
 
     retain_on_disable: bool = False
     requested: Collection[str] = ()

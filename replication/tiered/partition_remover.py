@@ -218,7 +218,7 @@ class RemotePartitionRemover:
             task_status.started()
             while True:
                 self._woken = trio.Event()
-                is_certain = await self._containment.run("the inventories", self._look, nursery)
+                is_certain = await self._containment.run("all partitions", self._look, nursery)
                 await trio.sleep(BREATH_S)
                 pause_s = self._settings.interval_s if is_certain else TOO_EARLY_S
                 with trio.move_on_after(pause_s):

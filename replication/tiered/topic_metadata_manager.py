@@ -152,7 +152,14 @@ class TopicBasedRemoteLogMetadataManager(RemotePartitionMetadataStore):
         self._inventories: dict[int, PartitionInventory] = {}
         self._on_inventory_changed: Callable[[], None] = lambda: None
         self._containment: Containment[str] = Containment("the remote log metadata manager")
-        self._records: Containment[str] = Containment("reading", consequence="it is skipped")
+        self._opening_containment: Containment[TopicIdPartition] = Containment(
+            "opening the remote log metadata", consequence="it stays unavailable"
+        )
+        self._records: Containment[tuple[int, int]] = Containment(
+            "handling a record",
+            name=lambda record: f"{METADATA_TOPIC}-{record[0]}, offset {record[1]}",
+            consequence="the record is skipped",
+        )
         self._publishing: dict[int, dict[object, float]] = {}
         """Running publications per metadata partition in order, with their start times."""
         self._refusing: set[int] = set()
@@ -328,8 +335,7 @@ class TopicBasedRemoteLogMetadataManager(RemotePartitionMetadataStore):
         self, lane: Lane, index: int, offset: int, value: bytes | None
     ) -> None:
         """Handle a record; any client may have written it, so that an unexpected error skips the record only."""
-        name = f"the record of {METADATA_TOPIC}-{index} at offset {offset}"
-        self._records.call(name, self._handle_record, lane, index, offset, value)
+        self._records.call((index, offset), self._handle_record, lane, index, offset, value)
 
     def _handle_record(self, lane: Lane, index: int, offset: int, value: bytes | None) -> None:
         try:
@@ -471,7 +477,8 @@ class TopicBasedRemoteLogMetadataManager(RemotePartitionMetadataStore):
         """Open announced partitions, from their snapshots if there are any."""
         while True:
             while self._to_open:
-                await self._containment.run(str(self._to_open[0]), self._open, self._to_open[0])
+                partition = self._to_open[0]
+                await self._opening_containment.run(partition, self._open, partition)
                 self._to_open.popleft()
                 if not self._to_open:
                     self._reading_changed()

@@ -103,7 +103,9 @@ class Mover:
         self._containment: Containment[Move] = Containment(
             "the move", self._mark_failed, consequence="the move failed"
         )
-        self._ending: Containment[Move] = Containment("the end of the move")
+        self._ending: Containment[Move] = Containment(
+            "the end of the move", consequence="it may be incomplete"
+        )
         self._changed = trio.Event()
 
     @property

@@ -213,9 +213,8 @@ class RemoteLogReader:
     ) -> tuple[int, int] | None:
         try:
             index = await self._indexes.fetch(segment, IndexType.OFFSET)
-        except (
-            CorruptRemoteData
-        ):  # the cache has logged it; a scan from the start finds the same (T-19)
+        except CorruptRemoteData:
+            # The cache has logged it. A scan from the segment's start gives the same result (T-19).
             return None
         except RemoteResourceNotFound as error:
             _logger.warning(

@@ -185,7 +185,7 @@ def test_cluster_without_disable_policy_gets_kafkas_configs(
         "--set remote.storage.enable=false --set remote.log.delete.on.disable=true"
         in refused.stderr
     )
-    assert "this is what the configs say" in tiered("topics", "tiering", "orders").lines[-1]
+    assert "the state is that of the configs" in tiered("topics", "tiering", "orders").lines[-1]
 
 
 @pytest.mark.slow

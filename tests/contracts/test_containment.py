@@ -26,7 +26,7 @@ def test_unexpected_error_is_logged_once_with_subject_and_traceback(
     assert containment.call("t-1", lambda: 7) == 7
     assert marked == ["t-0: planted"] * 2
     (line,) = caplog.records
-    assert line.getMessage() == "Unexpected error in retention of t-0; x"
+    assert line.getMessage() == "Unexpected error in retention (t-0); x"
     assert line.exc_info is not None
 
 

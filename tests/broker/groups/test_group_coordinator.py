@@ -704,7 +704,7 @@ async def test_exception_fails_only_its_group(
             await groups.join(a_join(joined.member_id, here))
         await clock.settle()
         assert getattr(waiting.response, "error", None) is ErrorCode.not_coordinator
-        assert "Unexpected error in the coordinator of" in caplog.text
+        assert "Unexpected error in the coordinator (" in caplog.text
         with pytest.raises(NotCoordinator):
             await groups.join(a_join(group=here))
         same_partition = next(each for each in "ijklmnop" if _partition(each) == 1)

@@ -213,4 +213,4 @@ async def test_unexpected_error_of_isr_maintenance_fails_only_its_partition(
     maintenance.cluster_context()
     await trio.sleep(2)
     assert ticks.count("good") == ticks.count("bad") >= 3
-    assert caplog.text.count("Unexpected error in ISR maintenance of bad-0") == 1
+    assert caplog.text.count("Unexpected error in ISR maintenance (bad-0)") == 1

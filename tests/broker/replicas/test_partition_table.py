@@ -138,7 +138,7 @@ async def test_failure_of_one_partition_does_not_affect_others(
         logs.delete, logs.create = delete, broken  # type: ignore[method-assign, assignment]
         cluster.create("u", TWO)
         await clock.run_for(1)
-        assert "Unexpected error in opening of u-0" in caplog.text
+        assert "Unexpected error in opening the log (u-0)" in caplog.text
         logs.create = create  # type: ignore[method-assign]
         cluster.create("v", UUID(int=9))
         await clock.run_for(1)

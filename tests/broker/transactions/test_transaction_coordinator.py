@@ -579,6 +579,6 @@ async def test_exception_fails_only_its_partition(
         shard.transactions[here].metadata = None  # type: ignore[assignment]  # which can't be
         with pytest.raises(KafkaError, match="unknown_server_error"):
             await coordinator.init_producer_id(here, 1000)
-        assert "Unexpected error in the coordinator of" in caplog.text
+        assert "Unexpected error in the coordinator (" in caplog.text
         assert await added(coordinator, producer) == {T0: ErrorCode.not_coordinator}
         assert await begun(coordinator, there) == (1001, 0)

@@ -136,7 +136,7 @@ def test_unexpected_error_of_a_fetcher_restarts_it(
             patched.setattr(ReplicaFetcher, "_fetch_on", planted)
             log = await scenario.follow(A, 1, 0)
             await scenario.clock.run_for(0.5)
-        assert "Unexpected error in a replica fetcher of broker 1" in caplog.text
+        assert "Unexpected error in a replica fetcher (broker 1)" in caplog.text
         await scenario.until(lambda: log.end_offset == leading.log.end_offset)
 
     scenario.run(test)
