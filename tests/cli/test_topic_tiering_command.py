@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from odradek.broker.apis import disable_remote_topic
 from odradek.client import topic_tiering_admin
 from odradek.testing import Broker, Cluster
 from tests.cli.command_line import CommandLine
@@ -98,23 +99,26 @@ def test_disable_with_retain_then_delete_then_enable(tiered: CommandLine) -> Non
 
 
 def test_disablement_without_store_shows_reason_and_continues(
-    tiered: CommandLine, store: Path
+    tiered: CommandLine, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Only the deletion needs the store."""
+    monkeypatch.setattr(disable_remote_topic, "WAIT_SECONDS", 0.1)
     away = store.with_name("away")
     store.rename(away)
+    assert document(tiered, "--disable", "retain")["state"] == "DISABLED"
     assert document(tiered, "--disable", "delete", "--no-wait")["state"] == "DISABLING"
     until(lambda: "remote segments are not deleted" in str(document(tiered)["brokers"]))
     shown = tiered("topics", "tiering", "orders").lines
     assert shown[1:5] == [
         "  state             DISABLING",
         "  policy            delete",
-        "  tiered epoch      1",
+        "  tiered epoch      2",
         "  finished brokers  0 of 1",
     ]
     assert shown[-1].split()[:3] == ["1", "no", "partition"]
     lines = tiered("topics", "describe", "orders").lines
     assert (
-        "  tiered   DISABLING, policy delete, tiered epoch 1, 0 of 1 brokers have finished" in lines
+        "  tiered   DISABLING, policy delete, tiered epoch 2, 0 of 1 brokers have finished" in lines
     )
 
     refused = tiered("topics", "tiering", "orders", "--disable", "retain", code=1)
@@ -125,7 +129,7 @@ def test_disablement_without_store_shows_reason_and_continues(
 
     main = threading.main_thread().ident
     assert main is not None
-    timer = threading.Timer(0.5, signal.pthread_kill, (main, signal.SIGINT))
+    timer = threading.Timer(0.3, signal.pthread_kill, (main, signal.SIGINT))
     timer.start()
     interrupted = tiered("topics", "tiering", "orders", "--wait", code=130)
     timer.join()
