@@ -9,7 +9,6 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 
 from odradek.storage.log.segment import Segment
-from odradek.storage.log.transaction_index import AbortedTransaction
 
 
 class LogSegments:
@@ -78,13 +77,3 @@ class LogSegments:
     def may_have_aborted(self, offset: int) -> bool:
         """Whether any segment from `offset` on has a transaction index."""
         return any(segment.transaction_index.exists for segment in self.from_offset(offset))
-
-    def aborted_transactions(self, start: int, end: int) -> list[AbortedTransaction]:
-        """Aborted transactions that overlap offsets [start, end). Raises OSError."""
-        found: list[AbortedTransaction] = []
-        for segment in self.from_offset(start):
-            more, is_complete = segment.transaction_index.collect(start, end)
-            found += more
-            if is_complete:
-                break
-        return found

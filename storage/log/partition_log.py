@@ -43,6 +43,7 @@ from odradek.storage.errors import (
     StorageError,
 )
 from odradek.storage.log import flush, relocation, retention, state, timestamp_lookup, truncation
+from odradek.storage.log.aborted_transactions import find_aborted_transactions
 from odradek.storage.log.append import AppendOrigin, AppendResult, update_epochs_and_producers
 from odradek.storage.log.batch_validation import check_produced, check_raft, check_replicated
 from odradek.storage.log.config import LogConfig
@@ -443,6 +444,7 @@ class PartitionLog:
             return self.aborted_transactions(
                 read.offset,
                 read_upper_bound(self.segment_list, read, self.end_offset, nowait=nowait),
+                nowait=nowait,
             )
 
         found = self.retry_if_files_replaced(collect)
@@ -454,10 +456,13 @@ class PartitionLog:
         """Whether any local segment from `offset` on has a transaction index."""
         return self.segment_list.may_have_aborted(offset)
 
-    def aborted_transactions(self, start: int, end: int) -> Sequence[AbortedTransaction]:
-        """Aborted transactions that overlap offsets [start, end)."""
+    def aborted_transactions(
+        self, start: int, end: int, *, nowait: bool = False
+    ) -> Sequence[AbortedTransaction]:
+        """Aborted transactions that overlap offsets [start, end). `nowait`, for calls on the loop, raises
+        WouldBlock if an index was not compared with the log yet (aborted_transactions.py)."""
         return self.retry_if_files_replaced(
-            lambda: self.segment_list.aborted_transactions(start, end)
+            lambda: find_aborted_transactions(self, start, end, nowait=nowait)
         )
 
     def find_timestamp(self, timestamp: int) -> TimestampAndOffset | None:

@@ -40,7 +40,7 @@ from odradek.storage.log.index_file import CorruptIndex
 from odradek.storage.log.offset_index import OffsetIndex
 from odradek.storage.log.segment_files import SegmentHandles, rename_together
 from odradek.storage.log.time_index import TimeIndex
-from odradek.storage.log.transaction_index import TransactionIndex
+from odradek.storage.log.transaction_index import AbortedTransaction, TransactionIndex
 
 _TAIL_MAX = 128
 _CHECKED_BYTES = 64 << 10
@@ -198,7 +198,12 @@ class Segment(SegmentHandles):
             index = self._transaction_index
             if index is None:
                 path = self.path(TRANSACTION_INDEX)
-                index = TransactionIndex(self._files, path, exists=self.has_transaction_index)
+                index = TransactionIndex(
+                    self._files,
+                    path,
+                    exists=self.has_transaction_index,
+                    base_offset=self.base_offset,
+                )
                 self._transaction_index = index
             return index
 
@@ -506,6 +511,20 @@ class Segment(SegmentHandles):
             # Readers in other threads may still use the refused ones.
             self._keep_open(refused)
             self._offset_index, self._time_index = offset_index, time_index
+
+    def repair_transaction_index(
+        self, entries: Sequence[AbortedTransaction], end: int, problem: str | None
+    ) -> None:
+        """Rebuild the transaction index from `entries`, those of all batches below offset `end`. Appends may
+        continue. Raises OSError, and ValueError if the segment was closed or truncated."""
+        with self._opening:
+            self._check_open()
+            index = self._transaction_index
+            if index is None:  # it was compared with the log, so it is there
+                raise ValueError(f"{self} has no transaction index")
+            if problem is not None:
+                _logger.warning("rebuilding transaction index of segment %s: %s", self, problem)
+            index.repair(entries, end)
 
     def restore_indexes(self, builder: IndexBuilder, *, sealed: bool) -> None:
         """Write the index entries of recovery's `builder`; `sealed` adds the entry of the largest

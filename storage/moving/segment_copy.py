@@ -220,7 +220,10 @@ class SegmentCopy(SegmentHandles):
             self._time_index, self._indexed = time_index, source
         if self._transaction_index is None:
             self._transaction_index = TransactionIndex(
-                self._files, self.path(TRANSACTION_INDEX), exists=False
+                self._files,
+                self.path(TRANSACTION_INDEX),
+                exists=False,
+                base_offset=self.base_offset,
             )
         self._offset_index.catch_up(source.offset_index)
         self._time_index.catch_up(source.time_index)

@@ -26,11 +26,13 @@ from odradek.seams.files import FileSlice
 from odradek.seams.values import value_class
 from odradek.storage.errors import OffsetOutOfRange
 from odradek.storage.log import offset_index, time_index
+from odradek.storage.log.aborted_transactions import verify_transaction_index
 from odradek.storage.log.leader_epoch_cache import EpochStart, format_checkpoint
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.producer_replay import replay
 from odradek.storage.log.producer_snapshots import encode_snapshot
 from odradek.storage.log.segment import Segment
+from odradek.storage.log.transaction_index import pack
 from odradek.storage.tiered.remote_storage_manager import LogSegmentData
 
 
@@ -128,11 +130,13 @@ def _open(log: PartitionLog, candidate: CandidateSegment, pinned: FileSlice) -> 
     segment.next_offset()  # raises if the segment is damaged: another replica may have it intact
     offsets, times = segment.offset_index, segment.time_index
     aborted = segment.transaction_index
+    if aborted.exists:
+        verify_transaction_index(log, segment)
     data = LogSegmentData(
         log=pinned,
         offset_index=offsets.file.read_at(0, offsets.count * offset_index.ENTRY.size),
         time_index=times.file.read_at(0, times.count * time_index.ENTRY.size),
-        transaction_index=log.files.read(aborted.path) if aborted.exists else None,
+        transaction_index=pack(aborted.entries) if aborted.exists else None,
         producer_snapshot=_snapshot(log, end),
         leader_epochs=format_checkpoint(log.epochs.entries_in(0, end)),
     )

@@ -221,3 +221,20 @@ async def test_records_without_key_are_removed_by_first_pass(
         history.seal()
         await compact_once(manager, log)
         assert content(log)[0].base_offset > 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_transaction_indexes_of_compacted_segments_are_right(
+    world: LogManagerWorld, clock: VirtualClock, seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are compared with the log before their first use."""
+    async with world.running() as manager:
+        log = await manager.create("t", 0, ONE)
+        history = History(log, random.Random(seed), clock)
+        for _ in range(3):
+            history.go_on(60)
+            history.seal()
+            latest = latest_values(log)
+            await compact_once(manager, log)
+            assert latest_values(log) == latest
+    assert "transaction index" not in caplog.text

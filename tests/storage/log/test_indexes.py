@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.seams.files import Path
-from odradek.storage.errors import CorruptRecords
 from odradek.storage.log.index_file import STEP_BYTES, CorruptIndex
 from odradek.storage.log.offset_index import OffsetIndex
 from odradek.storage.log.time_index import TimeIndex
@@ -268,11 +267,75 @@ def test_reload_after_crash_keeps_whole_entries_below_offset() -> None:
     assert again.entries == (aborted(0, 10, 11),)
 
 
-def test_corrupt_transaction_index_raises_on_read() -> None:
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        pytest.param([(3, 7, 24, 25, 26)], "unknown version 3", id="version"),
+        pytest.param([(0, -7, 24, 25, 26)], "invalid entry: producer -7", id="producer"),
+        pytest.param([(0, 7, 25, 24, 25)], "offsets 25 to 24", id="first offset"),
+        pytest.param([(0, 7, 10, 14, 15)], "offsets 10 to 14", id="below the base offset"),
+        pytest.param([(0, 7, 24, 25, 27)], "last stable offset 27", id="last stable offset"),
+        pytest.param([(0, 7, 21, 23, 24), (0, 8, 21, 23, 24)], "producer 8", id="two markers"),
+        pytest.param([(0, 7, 21, 23, 24), (0, 8, 21, 25, 22)], "producer 8", id="order"),
+    ],
+)
+def test_invalid_entry_of_transaction_index_is_reported(
+    data: list[tuple[int, ...]], problem: str
+) -> None:
     disk = files()
-    disk.open(PATH, create=True).append_v([struct.pack(">hqqqq", 3, 0, 0, 0, 0)])
-    with pytest.raises(CorruptRecords):
-        _ = TransactionIndex(disk, PATH, exists=True).entries
+    right = struct.pack(">hqqqq", 0, 6, 5, 20, 21)
+    parts = [right, *(struct.pack(">hqqqq", *each) for each in data)]
+    disk.open(PATH, create=True).append_v(parts)
+    index = TransactionIndex(disk, PATH, exists=True, base_offset=15)
+    assert problem in (index.problem or "")
+    assert index.entries[0] == aborted(5, 20, 21, producer=6)
+    assert len(index.entries) == len(data)
+
+
+def test_incomplete_entry_of_transaction_index_is_reported() -> None:
+    disk = transaction_index(aborted(5, 20, 21))._files
+    disk.open(PATH, write=True).append_v([bytes(5)])
+    index = TransactionIndex(disk, PATH, exists=True)
+    assert "39 bytes, which is not a multiple of 34" in (index.problem or "")
+    assert index.entries == (aborted(5, 20, 21),)
+
+
+def test_repaired_transaction_index_keeps_entries_appended_meanwhile() -> None:
+    disk = transaction_index(aborted(0, 10, 11))._files
+    index = TransactionIndex(disk, PATH, exists=True)
+    assert index.entries
+    index.append(aborted(5, 20, 21))
+    index.repair([aborted(2, 10, 11)], 15)
+    index.append(aborted(25, 30, 31))
+    right = (aborted(2, 10, 11), aborted(5, 20, 21), aborted(25, 30, 31))
+    assert index.entries == right
+    assert TransactionIndex(disk, PATH, exists=True).entries == right
+    index.close()
+
+
+def test_truncated_transaction_index_is_not_repaired_by_earlier_reader() -> None:
+    index = transaction_index(aborted(0, 10, 11), aborted(5, 20, 21))
+    fresh = index.truncated(20)
+    with pytest.raises(ValueError, match="truncated"):
+        index.repair([aborted(0, 10, 11), aborted(5, 20, 21)], 25)
+    assert len(index._files.read(PATH)) == 34
+    assert index._files.list(PATH.parent) == [PATH.name]
+    fresh.append(aborted(5, 22, 23))
+    assert fresh.entries == (aborted(0, 10, 11), aborted(5, 22, 23))
+
+
+def test_copy_of_transaction_index_follows_repair_of_source() -> None:
+    disk = files()
+    source = TransactionIndex(disk, PATH.with_name("source"), exists=False)
+    for each in (aborted(0, 10, 11), aborted(5, 20, 21)):
+        source.append(each)
+    copy = TransactionIndex(disk, PATH, exists=False)
+    copy.catch_up(source)
+    source.repair([aborted(0, 10, 11), aborted(6, 20, 21)], 25)
+    source.append(aborted(25, 30, 31))
+    copy.catch_up(source)
+    assert copy.entries == source.entries
+    assert disk.read(PATH) == disk.read(source.path)
 
 
 def test_append_during_first_read_is_kept() -> None:
