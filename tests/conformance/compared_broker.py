@@ -89,11 +89,23 @@ class ComparedBroker:
         self._prepare_cluster()
 
     def restore_topics(self) -> None:
-        """Create the topics that the request deleted."""
+        """Create the topics that the request deleted, and wait until the broker has applied both changes."""
         topics = [{"name": name, "num_partitions": 2, "replication_factor": 1} for name in TOPICS]
-        self.request(apis.CREATE_TOPICS, 7, {"topics": topics, "timeout": 10_000})
-        time.sleep(SETTLE_SECONDS)
-        for topic in self.request(apis.METADATA, 12, {"topics": None})["topics"]:
+        response = self.request(apis.CREATE_TOPICS, 7, {"topics": topics, "timeout": 10_000})
+        created = {
+            topic["topic_id"]
+            for topic in (response["topics"] if isinstance(response, dict) else ())
+            if topic["error_code"] == ErrorCode.none
+        }
+        deadline = time.monotonic() + READY_SECONDS
+        while True:
+            time.sleep(SETTLE_SECONDS)
+            found = self.request(apis.METADATA, 12, {"topics": None})["topics"]
+            if created <= {topic["topic_id"] for topic in found}:
+                break
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the topics that were created are not found: {created}")
+        for topic in found:
             self._known["topic id", topic["name"]] = topic["topic_id"]
 
     def _prepare_groups(self) -> None:
