@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,18 +65,7 @@ async def delete_records(request: Any, ctx: RequestContext) -> Mapping[str, Any]
         )
         for name, partitions in wanted.items()
     ]
-    every = [each for _, deletions in topics for each in deletions]
-    with trio.move_on_after(max(0.0, request.timeout.total_seconds())):
-        while True:
-            async for each in in_steps(every, ctx):
-                each.check()
-            waits = [each.waits_in for each in every if each.waits_in is not None]
-            if not waits:
-                break
-            await PartitionChangeWatcher.wait(waits)
-    async for each in in_steps(every, ctx):
-        if each.waits_in is not None:
-            each.error_code = ErrorCode.request_timed_out
+    await _replicated([each for _, deletions in topics for each in deletions], request, ctx)
     return {
         "topics": [
             {
@@ -93,6 +82,23 @@ async def delete_records(request: Any, ctx: RequestContext) -> Mapping[str, Any]
             for name, deletions in topics
         ]
     }
+
+
+async def _replicated(
+    deletions: Sequence[_PartitionDeletion], request: Any, ctx: RequestContext
+) -> None:
+    """Wait until all replicas have the new log start offsets; at the timeout, the others get REQUEST_TIMED_OUT."""
+    with trio.move_on_after(max(0.0, request.timeout.total_seconds())):
+        while True:
+            async for each in in_steps(deletions, ctx):
+                each.check()
+            waits = [each.waits_in for each in deletions if each.waits_in is not None]
+            if not waits:
+                break
+            await PartitionChangeWatcher.wait(waits)
+    async for each in in_steps(deletions, ctx):
+        if each.waits_in is not None:
+            each.error_code = ErrorCode.request_timed_out
 
 
 async def _delete_before(topic: str, wanted: Any, ctx: RequestContext) -> _PartitionDeletion:

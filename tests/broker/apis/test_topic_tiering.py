@@ -103,7 +103,7 @@ async def test_description_needs_describe_on_the_topic(
 async def test_disable_remote_topic_needs_cluster_action(
     client: Any, restricted: Callable[..., Any]
 ) -> None:
-    """Without it, the broker neither waits nor says what it knows."""
+    """Without it, the broker does not wait, and the response has no progress."""
     await create(client, "t", DISABLING)
     topic_id = client.broker.metadata.image.topics_by_name["t"].id
     values = {"topic_id": topic_id, "metadata_offset": client.broker.metadata.image.offset}
