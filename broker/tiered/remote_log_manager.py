@@ -175,7 +175,14 @@ class RemoteLogManager:
         self._metrics = metrics
         self._settings = settings
         self.work = SegmentOperations(
-            node_id, storage, metadata, seams, metrics, settings, topic_exists=topic_exists
+            node_id,
+            storage,
+            metadata,
+            seams,
+            metrics,
+            settings,
+            topic_exists=topic_exists,
+            first_epoch_of=lambda topic_id: tiering_of(topic_id).first_epoch,
         )
         self._quota = CopyQuota(settings, seams.clock)
         self._copying = CopyTaskContext(node_id, seams, logs, metadata, self.work, self._quota)

@@ -88,9 +88,12 @@ class SegmentOperations:
         settings: RemoteLogSettings,
         *,
         topic_exists: Callable[[UUID], bool] = lambda topic_id: True,
+        first_epoch_of: Callable[[UUID], int] = lambda topic_id: 0,
     ) -> None:
-        """`topic_exists`: whether this node's metadata image has the topic."""
+        """`topic_exists`: whether this node's metadata image has the topic. `first_epoch_of`: the tiered epoch whose
+        copies are the first that count (KIP-950)."""
         self._topic_exists = topic_exists
+        self._first_epoch_of = first_epoch_of
         self._node_id = node_id
         self._storage = storage
         self._metadata = metadata
@@ -376,10 +379,12 @@ class SegmentOperations:
     async def _publish(self, segment: RemoteLogSegmentMetadata, state: SegmentState) -> None:
         """Publish the next state. The deletion of an incomplete copy is refused if the copy was
         finished meanwhile: an event of an earlier run of this node may still arrive, and the
-        current leader may have deleted its local segment for it."""
+        current leader may have deleted its local segment for it. No leader relies on a copy of an earlier
+        tiered epoch. If this leader has refused to finish it, others have not, and must accept the deletion."""
         is_given_up = (
             state is SegmentState.DELETE_SEGMENT_STARTED
             and segment.state is SegmentState.COPY_SEGMENT_STARTED
+            and segment.tiered_epoch >= self._first_epoch_of(segment.partition.topic_id)
         )
         await self._metadata.update_segment(
             RemoteLogSegmentMetadataUpdate(

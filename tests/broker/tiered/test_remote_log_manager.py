@@ -14,6 +14,7 @@ from odradek.replication.controller.image import TopicTiering
 from odradek.storage.log.leader_epoch_cache import EpochStart, format_checkpoint
 from odradek.storage.log.segment import Segment
 from odradek.storage.tiered.errors import InvalidRemoteState, RemoteStorageUnavailable
+from odradek.storage.tiered.remote_log_metadata_cache import RemoteLogMetadataCache
 from odradek.storage.tiered.remote_storage_manager import IndexType
 from odradek.storage.tiered.segment_metadata import (
     RemoteLogSegmentMetadataUpdate,
@@ -284,6 +285,36 @@ async def test_copies_of_earlier_tiered_epochs_are_deleted_and_do_not_count(
         found = [(each.start_offset, each.tiered_epoch) for each in world.metadata.segments(ID)]
         assert found == [(0, 3), (3, 3)]
         assert sorted(world.storage.calls) == ["copy 0", "copy 3", "delete 0", "delete 3"]
+
+
+async def test_refused_copy_is_deleted_on_brokers_that_have_finished_it(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """X-10: only leaders refuse to finish copies of earlier tiered epochs."""
+    updates: list[RemoteLogSegmentMetadataUpdate] = []
+    async with tiered_world(clock) as world:
+        honest = world.metadata.update_segment
+
+        async def update_segment(update: RemoteLogSegmentMetadataUpdate) -> None:
+            await honest(update)
+            updates.append(update)
+
+        world.follow(1)
+        world.fill(1)
+        await world.publish_copy(0, 2, broker=OTHER, state=STARTED, tiered_epoch=1)
+        (copy,) = world.metadata.segments(ID)
+        follower = RemoteLogMetadataCache(ID)
+        follower.apply(copy)
+        follower.apply(RemoteLogSegmentMetadataUpdate(copy.id, OTHER, clock.wall_ms(), FINISHED))
+        monkeypatch.setattr(world.metadata, "update_segment", update_segment)
+        world.tiering = TopicTiering(3, first_epoch=2)
+        world.lead(2)
+        await world.pass_time(700)
+        for update in updates:
+            if update.id == copy.id:
+                follower.apply(update)
+        assert list(follower.segments()) == []
+        assert [each.tiered_epoch for each in world.metadata.segments(ID)] == [3]
 
 
 async def test_retained_copies_count_after_tiered_storage_is_enabled_again(
