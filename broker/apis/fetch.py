@@ -464,8 +464,4 @@ def write(key: int, version: int, response: FetchResponse) -> list[Buffer | File
     )
 
 
-HANDLERS = {
-    apis.FETCH: Route(
-        fetch, read=read, write=write, batches_responses=True, read_steps=None, write_steps=None
-    )
-}
+HANDLERS = {apis.FETCH: Route(fetch, read=read, write=write, batches_responses=True)}

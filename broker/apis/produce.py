@@ -540,12 +540,6 @@ def write(key: int, version: int, response: ProduceResponse) -> bytearray:
 
 HANDLERS = {
     apis.PRODUCE: Route(
-        produce,
-        read=read,
-        write=write,
-        batches_responses=True,
-        handler_nowait=produce_nowait,
-        read_steps=None,
-        write_steps=None,
+        produce, read=read, write=write, batches_responses=True, handler_nowait=produce_nowait
     )
 }

@@ -53,11 +53,7 @@ HANDLERS = {
     apis.VOTE: responded_by_the_quorum(wire_elections.VOTE, CLUSTER_ACTION),
     apis.BEGIN_QUORUM_EPOCH: responded_by_the_quorum(wire_elections.BEGIN_EPOCH, CLUSTER_ACTION),
     apis.END_QUORUM_EPOCH: responded_by_the_quorum(wire_elections.END_EPOCH, CLUSTER_ACTION),
-    apis.FETCH: Route(
-        responded_by_the_quorum(wire_log.FETCH, CLUSTER_ACTION),
-        write=_write_fetch,
-        write_steps=None,
-    ),
+    apis.FETCH: Route(responded_by_the_quorum(wire_log.FETCH, CLUSTER_ACTION), write=_write_fetch),
     apis.FETCH_SNAPSHOT: responded_by_the_quorum(wire_log.FETCH_SNAPSHOT, CLUSTER_ACTION),
     apis.UPDATE_RAFT_VOTER: responded_by_the_quorum(wire_voters.UPDATE_VOTER, CLUSTER_ACTION),
 }

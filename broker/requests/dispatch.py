@@ -191,7 +191,7 @@ def _load(module: str, rows: Sequence[Api], api_key: int) -> Route:
     api = apis.find_api(api_key)
     assert api is not None
     row = handlers[api]
-    return row if isinstance(row, Route) else Route(row)
+    return row if isinstance(row, Route) else Route.of(row)
 
 
 def version_range(api: Api) -> dict[str, int]:

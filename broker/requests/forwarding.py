@@ -69,7 +69,14 @@ def forwarded(route: Route) -> Route:
         request = yield from messages.read_request_in_steps(api_key, version, frame, offset)
         return ReceivedRequest(frame, request)
 
-    return Route(handle, read, write, route.batches_responses, read_steps=read_steps)
+    return Route(
+        handle,
+        read,
+        write,
+        route.batches_responses,
+        read_steps=read_steps,
+        write_steps=route.write_steps,
+    )
 
 
 async def forward(frame: bytes, ctx: RequestContext) -> bytes | None:

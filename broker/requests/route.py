@@ -36,7 +36,16 @@ class Route:
     handler_nowait: Callable[[Any, RequestContext], Any] | None = None
     """Handles the request if nothing has to be waited for. Returns WOULD_BLOCK otherwise, without any effect, and
     `handler` handles the request."""
-    read_steps: StepsReader | None = messages.read_request_in_steps
+    read_steps: StepsReader | None = None
     """Reads a long request in steps, between which other tasks run. None: `read` reads it at once."""
-    write_steps: StepsWriter | None = messages.write_response_in_steps
+    write_steps: StepsWriter | None = None
     """Writes a long response in steps; returns None if the response is short and `write` writes it."""
+
+    @classmethod
+    def of(cls, handler: Handler) -> Route:
+        """Route whose requests and responses are kio's messages, of which long ones are read and written in steps."""
+        return cls(
+            handler,
+            read_steps=messages.read_request_in_steps,
+            write_steps=messages.write_response_in_steps,
+        )
