@@ -82,7 +82,7 @@ class RemoteReadService:
             fetched=self._fetched,
             monotonic=seams.clock.monotonic,
         )
-        aborted = RemoteAbortedTransactions(metadata, self.indexes, seams.offload)
+        aborted = RemoteAbortedTransactions(metadata, self.indexes, storage, seams.offload)
         spill = FetchResponseSpill(
             seams.files, environment.directories.all[0].path, seams.offload, self.ranges
         )

@@ -9,22 +9,29 @@ A segment of an unclean leader counts up to the offset where its lineage diverge
 (T-60). Later markers of that segment are not in the log, but the log may have other markers for the
 same transactions, so the search continues at that offset in a segment of the log's lineage. Kafka
 uses the diverging markers, and then hides committed records or returns aborted ones.
+
+Before an index is used, its entries are compared with the segment's markers (remote_marker_check.py). An
+index that is wrong in the remote tier makes reads of its transactions fail.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from odradek.seams.files import Buffer
 from odradek.seams.offload import Offload
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.transaction_index import AbortedTransaction
-from odradek.storage.tiered.errors import CorruptRemoteData, RemoteResourceNotFound
+from odradek.storage.tiered.errors import (
+    CorruptRemoteData,
+    CorruptRemoteIndex,
+    RemoteResourceNotFound,
+)
 from odradek.storage.tiered.leader_epoch_lineage import shared_until
 from odradek.storage.tiered.remote_index_cache import RemoteIndexCache
 from odradek.storage.tiered.remote_index_lookup import aborted_in
 from odradek.storage.tiered.remote_log_metadata_manager import RemoteLogMetadataManager
-from odradek.storage.tiered.remote_storage_manager import IndexType
+from odradek.storage.tiered.remote_marker_check import RemoteMarkerCheck
+from odradek.storage.tiered.remote_storage_manager import IndexType, RemoteStorageManager
 from odradek.storage.tiered.segment_metadata import RemoteLogSegmentMetadata, TopicIdPartition
 
 
@@ -32,9 +39,14 @@ class RemoteAbortedTransactions:
     """Searches aborted transactions in both tiers."""
 
     def __init__(
-        self, metadata: RemoteLogMetadataManager, indexes: RemoteIndexCache, offload: Offload
+        self,
+        metadata: RemoteLogMetadataManager,
+        indexes: RemoteIndexCache,
+        storage: RemoteStorageManager,
+        offload: Offload,
     ) -> None:
         self._metadata = metadata
+        self._markers = RemoteMarkerCheck(indexes, storage, offload)
         self._indexes = indexes
         self._offload = offload
 
@@ -55,17 +67,27 @@ class RemoteAbortedTransactions:
             here, offset = following
             until = shared_until(here, partition_log.epochs.entries, offset)
             if not here.txn_index_empty:
-                index = await self._index(here)
-                more, is_complete = aborted_in(index, start, end, until)
+                more, is_complete = await self._entries(here, start, end, until)
                 found.update(dict.fromkeys(more))
                 if is_complete:
                     break
             following = self._next(partition_log, here.partition, until)
         return list(found)
 
-    async def _index(self, segment: RemoteLogSegmentMetadata) -> Buffer:
+    async def _entries(
+        self, segment: RemoteLogSegmentMetadata, start: int, end: int, until: int
+    ) -> tuple[list[AbortedTransaction], bool]:
+        """`aborted_in` of the segment's index, which is checked."""
         try:
-            return await self._indexes.fetch(segment, IndexType.TRANSACTION)
+            index = await self._indexes.fetch(segment, IndexType.TRANSACTION)
+            found = aborted_in(index, start, end, until)
+            if len(index):
+                try:
+                    await self._markers.check(segment, index, found[0])
+                except CorruptRemoteIndex as error:
+                    await self._indexes.refuse(segment, IndexType.TRANSACTION, error)
+                    raise
+            return found
         except (RemoteResourceNotFound, CorruptRemoteData) as error:
             error.segment_id = segment.id.id
             raise

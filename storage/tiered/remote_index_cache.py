@@ -199,9 +199,12 @@ class RemoteIndexCache:
         """Do not fetch the index again for REFETCH_SECONDS. Log the first time only."""
         if key not in self._unusable:
             _logger.warning(
-                "the %s of remote log segment %s is wrong in the remote storage, reading the segment without it: %s",
+                "the %s of remote log segment %s is wrong in the remote storage, %s: %s",
                 key[1].value,
                 segment.id,
+                "read_committed fetches that need it fail"
+                if key[1] is IndexType.TRANSACTION
+                else "reading the segment without it",
                 error,
             )
         self._unusable[key] = self._monotonic() + REFETCH_SECONDS

@@ -176,6 +176,13 @@ def aborted_in(
     return found, False
 
 
+def all_transactions(data: Buffer, at_most: int) -> list[AbortedTransaction]:
+    """All entries of a transaction index; empty if there are more than `at_most`."""
+    if len(data) > at_most * ENTRY_BYTES[IndexType.TRANSACTION]:
+        return []
+    return list(_transactions_from(data, 0))
+
+
 def _transactions_from(data: Buffer, start: int) -> Iterator[AbortedTransaction]:
     """Transactions whose marker is at or past `start`."""
     places = _places(data, IndexType.TRANSACTION)

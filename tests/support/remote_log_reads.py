@@ -267,7 +267,7 @@ class Readers:
             bytes_max=tiers.bytes_max,
         )
         metadata: object = tiers.metadata
-        aborted = RemoteAbortedTransactions(metadata, self.indexes, tiers.offload)  # type: ignore[arg-type]
+        aborted = RemoteAbortedTransactions(metadata, self.indexes, tiers.store, tiers.offload)  # type: ignore[arg-type]
         self.spill = FetchResponseSpill(
             tiers.log_world.files, CACHE_ROOT, tiers.offload, self.ranges, bytes_max=tiers.aside_max
         )

@@ -142,6 +142,47 @@ def test_index_that_is_wrong_in_store_changes_no_result(kind: IndexType) -> None
         trio.run(run, seed)
 
 
+@pytest.mark.parametrize("field", [9, 25])
+def test_transaction_index_that_is_wrong_in_store_returns_no_wrong_transaction(field: int) -> None:
+    """A bit of the producer id or of the last offset; the entry still looks right."""
+
+    async def run(seed: int) -> int:
+        rng = random.Random(seed)
+        tiers = filled(seed % 4)
+        segment = rng.choice([each for each in tiers.metadata.known if not each.txn_index_empty])
+        key = segment.id.id, TRANSACTION
+        wrong = bytearray(tiers.store.objects[key])
+        entry = rng.randrange(len(wrong) // ENTRY_BYTES[TRANSACTION]) * ENTRY_BYTES[TRANSACTION]
+        wrong[entry + field] ^= 1 << rng.randrange(5)
+        tiers.store.objects[key] = bytes(wrong)
+        errors = 0
+        async with tiers.readers() as readers:
+            for offset in range(tiers.log.local_log_start_offset):
+                try:
+                    found = await readers.read(offset, ReadLimits(300, 1 << 40), committed=True)
+                except CorruptRemoteIndex:
+                    errors += 1
+                    continue
+                found.unpin()
+                right = expected(seed % 4).aborted[offset, found.next_offset]
+                assert sorted(map(repr, found.aborted)) == sorted(map(repr, right))
+        return errors
+
+    assert sum(trio.run(run, seed) for seed in range(10)) > 10
+
+
+async def test_markers_of_transaction_index_are_read_once() -> None:
+    tiers = filled(0)
+    async with tiers.readers() as readers:
+        await check_reads(readers, random.Random(0), expected(0))
+        await fetch_all(readers)
+        tiers.store.fetched.clear()
+        for offset in range(tiers.log.local_log_start_offset):
+            found = await readers.read(offset, committed=True)
+            found.unpin()
+        assert not tiers.store.fetched
+
+
 POSITIONS = [(1 << 31) - 1, -1, -(1 << 31), 0, 7]
 
 
