@@ -200,7 +200,7 @@ def _read_store(
 
 def _is_in_local_log(reading: ReadSettings, left: BrokerRange, missing: MissingSegment) -> bool:
     """Whether the leader has the offsets of a missing segment on its disk, as far as they are not below the log start
-    offset. This is so after tiered storage of the topic was disabled with `delete`. False if it is not known.
+    offset. This is so after tiered storage of the topic was disabled with the policy delete. False if it is not known.
 
     Raises DataLoss if all of them are below the log start offset, or the topic was deleted.
     """

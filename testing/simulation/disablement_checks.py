@@ -1,9 +1,9 @@
 """Checks of disablements of tiered storage (KIP-950), during a run and after recovery.
 
-During a run: the state DISABLED is committed only when every running broker has applied the disablement and, with
-`delete`, each leader has deleted its remote segments; and a leader moves the log start offset before it deletes a
-remote segment. After recovery: the state of each topic is ENABLED or DISABLED; after `delete`, neither the store nor
-the metadata has a segment of the topic and the logs start at the local log start offset; all records from the log
+During a run: the state DISABLED is committed only when every running broker has applied the disablement and, with the
+policy delete, each leader has deleted its remote segments; and a leader moves the log start offset before it deletes
+a remote segment. After recovery: the state of each topic is ENABLED or DISABLED; after a deletion, neither the store
+nor the metadata has a segment of the topic and the logs start at the local log start offset; all records from the log
 start offset on are readable; and the log start offset was not moved beyond the local one, or without a deletion.
 """
 
@@ -162,7 +162,7 @@ class DisablementChecks:
             self._check_deletion(number, partition, segment, remote.metadata)
 
     def _check_copy(self, number: int, broker: Node, segment: RemoteLogSegmentMetadata) -> None:
-        """Check that the copy began after the last disablement with `delete`."""
+        """Check that the copy began after the last disablement with the policy delete."""
         tiering = broker.metadata.image.tiering_of(segment.partition.topic_id)
         is_earlier = segment.tiered_epoch < tiering.first_epoch
         if is_earlier and tiering.state is not TieredState.DISABLING:
