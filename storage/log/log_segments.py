@@ -6,9 +6,10 @@ The list is replaced and never modified, so that readers in other threads keep a
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from odradek.storage.log.segment import Segment
+from odradek.storage.log.transaction_index import AbortedTransaction
 
 
 class LogSegments:
@@ -77,3 +78,21 @@ class LogSegments:
     def may_have_aborted(self, offset: int) -> bool:
         """Whether any segment from `offset` on has a transaction index."""
         return any(segment.transaction_index.exists for segment in self.from_offset(offset))
+
+    def aborted_transactions(
+        self, start: int, end: int, verify: Callable[[Segment, int], None]
+    ) -> list[AbortedTransaction]:
+        """Aborted transactions that overlap offsets [start, end). `verify` is called for an index that was
+        not compared with the log from `start` on. Raises OSError, and what `verify` raises."""
+        found: list[AbortedTransaction] = []
+        for segment in self.from_offset(start):
+            index = segment.transaction_index
+            if not index.exists:
+                continue
+            if index.verified_from > max(start, segment.base_offset):
+                verify(segment, start)
+            more, is_complete = index.collect(start, end)
+            found += more
+            if is_complete:
+                break
+        return found

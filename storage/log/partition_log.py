@@ -43,7 +43,6 @@ from odradek.storage.errors import (
     StorageError,
 )
 from odradek.storage.log import flush, relocation, retention, state, timestamp_lookup, truncation
-from odradek.storage.log.aborted_transactions import find_aborted_transactions
 from odradek.storage.log.append import AppendOrigin, AppendResult, update_epochs_and_producers
 from odradek.storage.log.batch_validation import check_produced, check_raft, check_replicated
 from odradek.storage.log.config import LogConfig
@@ -460,9 +459,17 @@ class PartitionLog:
         self, start: int, end: int, *, nowait: bool = False
     ) -> Sequence[AbortedTransaction]:
         """Aborted transactions that overlap offsets [start, end). `nowait`, for calls on the loop, raises
-        WouldBlock if an index was not compared with the log yet (aborted_transactions.py)."""
+        WouldBlock if an index was not compared with the log yet (transaction_index_check.py)."""
+
+        def verify(segment: Segment, offset: int) -> None:
+            if nowait:
+                raise WouldBlock
+            from odradek.storage.log.transaction_index_check import verify_transaction_index
+
+            verify_transaction_index(self, segment, offset)
+
         return self.retry_if_files_replaced(
-            lambda: find_aborted_transactions(self, start, end, nowait=nowait)
+            lambda: self.segment_list.aborted_transactions(start, end, verify)
         )
 
     def find_timestamp(self, timestamp: int) -> TimestampAndOffset | None:

@@ -6,7 +6,7 @@ offsets increase, and last stable offsets do not decrease. The file is created b
 most segments have none.
 
 No checksum protects the file. Entries that this process wrote are right. Those that it read from the file
-are compared with the batches of the log before their first use (aborted_transactions.py).
+are compared with the batches of the log before their first use (transaction_index_check.py).
 
 Entries are appended on the loop and read on any thread: the list only grows, and truncation and repair
 replace it.

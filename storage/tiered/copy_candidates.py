@@ -26,13 +26,13 @@ from odradek.seams.files import FileSlice
 from odradek.seams.values import value_class
 from odradek.storage.errors import OffsetOutOfRange
 from odradek.storage.log import offset_index, time_index
-from odradek.storage.log.aborted_transactions import verify_transaction_index
 from odradek.storage.log.leader_epoch_cache import EpochStart, format_checkpoint
 from odradek.storage.log.partition_log import PartitionLog
 from odradek.storage.log.producer_replay import replay
 from odradek.storage.log.producer_snapshots import encode_snapshot
 from odradek.storage.log.segment import Segment
 from odradek.storage.log.transaction_index import pack
+from odradek.storage.log.transaction_index_check import verify_transaction_index
 from odradek.storage.tiered.remote_storage_manager import LogSegmentData
 
 

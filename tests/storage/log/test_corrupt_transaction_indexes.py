@@ -308,7 +308,7 @@ def test_log_without_aborted_transactions_is_not_compared(monkeypatch: pytest.Mo
         world.append(batch(2))
     world.log.advance_high_watermark(world.log.end_offset)
     log = restarted(world, lambda _: None).log
-    name = "odradek.storage.log.aborted_transactions.verify_transaction_index"
+    name = "odradek.storage.log.transaction_index_check.verify_transaction_index"
     monkeypatch.setattr(name, None)
     assert consume_all(log, random.Random(0))[0] == [*range(60)]
 

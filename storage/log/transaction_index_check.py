@@ -1,4 +1,4 @@
-"""Aborted transactions of a range of offsets, from transaction indexes that are verified against the log.
+"""Check of transaction indexes against the log, and their repair.
 
 No checksum protects a transaction index. A wrong first or last offset would hide committed records or return
 aborted ones, and so would a lost entry. So before the first use of an index that an earlier run wrote, the
@@ -29,36 +29,11 @@ from itertools import pairwise
 
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.records.batch import Batch
-from odradek.seams.files import WouldBlock
 from odradek.storage.log.batch_scan import headers, read_batch
 from odradek.storage.log.producer_state import read_marker
 from odradek.storage.log.segment import Segment
 from odradek.storage.log.state import LogState
 from odradek.storage.log.transaction_index import UNVERIFIED, AbortedTransaction, describe
-
-
-def find_aborted_transactions(
-    log: LogState, start: int, end: int, *, nowait: bool
-) -> list[AbortedTransaction]:
-    """Aborted transactions that overlap offsets [start, end).
-
-    With `nowait`, raises WouldBlock instead of verifying an index. Raises OSError, and ValueError if files
-    are replaced meanwhile.
-    """
-    found: list[AbortedTransaction] = []
-    for segment in log.segment_list.from_offset(start):
-        index = segment.transaction_index
-        if not index.exists:
-            continue
-        if index.verified_from > max(start, segment.base_offset):
-            if nowait:
-                raise WouldBlock
-            verify_transaction_index(log, segment, start)
-        more, is_complete = index.collect(start, end)
-        found += more
-        if is_complete:
-            break
-    return found
 
 
 def verify_transaction_index(log: LogState, segment: Segment, start: int = 0) -> None:
