@@ -322,8 +322,6 @@ async def _read_partition(
             )
             wanted.resolved_topic = partition.topic
         params.check_role(partition, wanted.current_leader_epoch)
-        if wanted.max_bytes < 0 or params.max_bytes < 0:
-            _refuse_negative_size(partition, wanted, params)
         if params.is_follower:
             return await _read_for_follower(partition, wanted, ctx, params, size_bytes, again=again)
         if params.rack and partition.leader_role is not None:
@@ -332,6 +330,8 @@ async def _read_partition(
             nearer = nearest_replica(partition, wanted.offset, params.rack, ctx)
             if nearer is not None:
                 return LogReadResult(wanted, _redirect(nearer, partition), partition, params)
+        if wanted.max_bytes < 0 or params.max_bytes < 0:
+            _refuse_negative_size(partition, wanted, params)
         try:
             return read_log(partition, wanted, params, size_bytes, nowait=True)
         except WouldBlock:
@@ -472,6 +472,8 @@ async def _read_for_follower(
     follower, epoch = params.replica_id, params.replica_epoch
     has_leader_epoch = wanted.current_leader_epoch >= 0
     partition.check_follower(follower, epoch, has_leader_epoch=has_leader_epoch)
+    if wanted.max_bytes < 0 or params.max_bytes < 0:
+        _refuse_negative_size(partition, wanted, params)
     held_back = params.is_held_back(partition)
     try:
         read = read_log(partition, wanted, params, size_bytes, nowait=True, held_back=held_back)

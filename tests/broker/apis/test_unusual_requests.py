@@ -127,6 +127,20 @@ def test_fetch_with_a_negative_size_checks_the_last_fetched_epoch_first(client: 
     assert errors(response) == [ErrorCode.offset_out_of_range]
 
 
+def test_fetch_with_a_negative_size_checks_the_follower_first(
+    broker: Broker, client: RawClient
+) -> None:
+    broker.create_topic("followed", 1)
+    records = {"index": 0, "records": batch()}
+    produced(client, topic_data=[{"name": "followed", "partition_data": [records]}])
+    asked = topics("followed", partition_max_bytes=-1)
+    found = [fetch(client, 10, replica_id=each, topics=asked) for each in (-1, 1)]
+    assert [errors(response) for response in found] == [
+        [ErrorCode.unknown_server_error],
+        [ErrorCode.not_leader_or_follower],
+    ]
+
+
 def test_fetch_of_a_follower_has_no_node_endpoints(client: RawClient) -> None:
     asked = [{**topics()[0], "topic": None, "topic_id": topic_id(client, "t")}]
     state = {"replica_id": 1, "replica_epoch": 100}
