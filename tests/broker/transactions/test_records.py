@@ -145,7 +145,8 @@ def test_load_skips_records_of_newer_versions(caplog: pytest.LogCaptureFixture) 
         batch((b"\x00\x09what", b"x"), (records.encode("b", None, 2)[0], b"\x00\x63"), good)
     )
     assert set(shard.transactions) == {"a"}
-    assert len(caplog.records) == 2
+    (line,) = caplog.messages
+    assert line.startswith("Skipped 2 records of unknown types")
     with pytest.raises(UnknownRecord):
         records.decode_key(b"\x00\x09what")
 
