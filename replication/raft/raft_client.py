@@ -19,6 +19,7 @@ A single voter is its own majority: `start` makes it the leader.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -65,6 +66,13 @@ from odradek.replication.raft.voter_change_handler import VoterChangeHandler
 from odradek.replication.raft.voter_changes import VoterChangeError
 from odradek.replication.raft.voter_history import ControlChange, VoterHistory
 from odradek.replication.raft.voters import NO_LEADER, Voter, VoterSet
+
+log = logging.getLogger("odradek.metadata")
+
+EPOCH_WITHOUT_LIMIT = 2**30
+"""Epochs of requests may have any value up to this one, because a node may have been away for long."""
+EPOCH_STEP_MAX = 2**16
+"""Largest difference of a larger epoch from the epoch of this node."""
 
 RESPONSES: dict[type[RaftRequest], type[RaftResponse]] = {
     VoteRequest: VoteResponse,
@@ -243,6 +251,16 @@ class RaftClient:
         if known is not None and request.cluster_id not in (None, known):
             quorum.out.append(SendResponse(request, _of_another_cluster(request, known)))
             return self._actions(now_ms)
+        if _is_implausible(request, quorum.epoch):
+            log.warning(
+                "refused a request whose epoch is implausible after epoch %d: %s",
+                quorum.epoch,
+                request,
+            )
+            quorum.out.append(
+                SendResponse(request, RESPONSES[type(request)](error=ErrorCode.invalid_request))
+            )
+            return self._actions(now_ms)
         match request:
             case VoteRequest():
                 response: RaftResponse = self._inbound_requests.handle_vote(request, now_ms)
@@ -387,6 +405,22 @@ class RaftClient:
             quorum.persisted = quorum.election
             actions.insert(0, PersistElectionState(quorum.election))
         return actions
+
+
+def _is_implausible(request: RaftRequest, epoch: int) -> bool:
+    """Whether only a faulty or hostile peer can have sent the epoch of a request. Adopting it would leave too few epochs
+    for further elections: large epochs have to grow in small steps."""
+    match request:
+        case (
+            VoteRequest()
+            | BeginEpochRequest()
+            | EndEpochRequest()
+            | FetchRequest()
+            | FetchSnapshotRequest()
+        ):
+            return request.epoch > max(EPOCH_WITHOUT_LIMIT, epoch + EPOCH_STEP_MAX)
+        case _:
+            return False
 
 
 def _of_another_cluster(request: RaftRequest, known: str) -> RaftResponse:

@@ -96,8 +96,8 @@ def refuse_all(entity: Any, error: KafkaError) -> Values:
 # Replica keys
 
 
-EPOCH_MAX = 2**31 - 1 - 2**20
-"""Largest epoch that is accepted from peers. It leaves a million elections before an epoch exceeds 32 bits."""
+EPOCH_MAX = 2**31 - 2
+"""Largest epoch of a message, so that the next epoch has 32 bits. RaftClient also limits how fast epochs grow."""
 
 
 def requested_epoch(epoch: int) -> int:

@@ -39,6 +39,7 @@ from odradek.replication.raft.messages import (
 from odradek.replication.raft.quorum_state import QuorumRole, QuorumSettings
 from odradek.replication.raft.raft_client import RaftClient
 from odradek.replication.raft.request_manager import BOOTSTRAP_SERVER
+from odradek.replication.raft.rpc_codec import EPOCH_MAX
 from odradek.replication.raft.voters import NO_LEADER, ReplicaKey
 from tests.replication.raft.raft_clients import key, machine, reply, sent, voter
 
@@ -391,6 +392,24 @@ def test_invalid_requests_are_rejected(request_: RaftRequest, error: ErrorCode) 
     one = in_role(QuorumRole.UNATTACHED)
     response = reply(one.handle_request(request_, 1))
     assert response.error is error
+
+
+@pytest.mark.parametrize("epoch", [2**30 + 1, EPOCH_MAX])
+def test_implausible_epoch_is_refused_and_elections_continue(
+    epoch: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One request would otherwise leave no epochs for further elections. Large epochs grow in small steps."""
+    one = machine(1, 2, 3)
+    one.start(0)
+    refused = BeginEpochRequest(cluster_id=None, leader_id=2, epoch=epoch)
+    assert reply(one.handle_request(refused, 1)).error is ErrorCode.invalid_request
+    assert one.epoch == 0
+    assert "implausible" in caplog.text
+    adopted = BeginEpochRequest(cluster_id=None, leader_id=2, epoch=2**30)
+    assert reply(one.handle_request(adopted, 1)).error is ErrorCode.none
+    following = BeginEpochRequest(cluster_id=None, leader_id=3, epoch=2**30 + 2**16)
+    assert reply(one.handle_request(following, 1)).error is ErrorCode.none
+    assert one.epoch == 2**30 + 2**16
 
 
 def test_request_of_another_cluster_is_rejected() -> None:
