@@ -14,6 +14,7 @@ A task opens partitions, because snapshots are files. All other changes are sync
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
@@ -73,6 +74,9 @@ LOG_AFTER_S: Final = 10.0
 
 PUBLISHING_S: Final = 10.0
 """If a publication takes longer, further ones to the same metadata partition fail at once, in seconds."""
+
+REOPEN_S: Final = 5.0
+"""Pause before a partition whose opening failed unexpectedly is opened again, in seconds."""
 
 _STARTED: Final = SegmentState.COPY_SEGMENT_STARTED
 
@@ -148,12 +152,18 @@ class TopicBasedRemoteLogMetadataManager(RemotePartitionMetadataStore):
         self._subscriptions = MetadataSubscriptions()
         self._interests: dict[TopicIdPartition, set[Interest]] = {}
         self._to_open: deque[TopicIdPartition] = deque()
+        self._to_reopen: deque[tuple[float, TopicIdPartition]] = deque()
+        """Partitions whose opening failed, with the time of the next attempt, by that time."""
         self._opening = trio.Event()
         self._inventories: dict[int, PartitionInventory] = {}
         self._on_inventory_changed: Callable[[], None] = lambda: None
         self._containment: Containment[str] = Containment("the remote log metadata manager")
         self._opening_containment: Containment[TopicIdPartition] = Containment(
-            "opening the remote log metadata", consequence="it stays unavailable"
+            "opening the remote log metadata",
+            lambda partition, error: self._to_reopen.append(
+                (trio.current_time() + REOPEN_S, partition)
+            ),
+            consequence="it is opened again after a pause",
         )
         self._records: Containment[tuple[int, int]] = Containment(
             "handling a record",
@@ -474,8 +484,13 @@ class TopicBasedRemoteLogMetadataManager(RemotePartitionMetadataStore):
             log.error("%s", error)
 
     async def _open_announced(self) -> None:
-        """Open announced partitions, from their snapshots if there are any."""
+        """Open announced partitions, from their snapshots if there are any.
+
+        A partition that fails unexpectedly is opened again after a pause, without a delay of the others. It does not
+        hold back the snapshots of the others either.
+        """
         while True:
+            self._enqueue_due()
             while self._to_open:
                 partition = self._to_open[0]
                 await self._opening_containment.run(partition, self._open, partition)
@@ -483,7 +498,16 @@ class TopicBasedRemoteLogMetadataManager(RemotePartitionMetadataStore):
                 if not self._to_open:
                     self._reading_changed()
             self._opening = trio.Event()
-            await self._opening.wait()
+            due_s = self._to_reopen[0][0] if self._to_reopen else math.inf
+            with trio.move_on_at(due_s):
+                await self._opening.wait()
+
+    def _enqueue_due(self) -> None:
+        """Enqueue the partitions that are due to be opened again, without those of no more interest."""
+        while self._to_reopen and self._to_reopen[0][0] <= trio.current_time():
+            _, partition = self._to_reopen.popleft()
+            if partition in self._interests:
+                self._to_open.append(partition)
 
     async def _open(self, partition: TopicIdPartition) -> None:
         index = self.metadata_partition_of(partition)

@@ -14,7 +14,12 @@ from odradek.client.metadata import Cluster
 from odradek.client.producer import open_producer
 from odradek.protocol.topics import TopicPartition
 from odradek.replication.tiered import metadata_topic_consumer
-from odradek.replication.tiered.metadata_snapshots import file_name
+from odradek.replication.tiered.metadata_snapshots import (
+    LoadedSnapshot,
+    MetadataSnapshots,
+    file_name,
+)
+from odradek.replication.tiered.topic_metadata_manager import REOPEN_S
 from odradek.seams.files import Path
 from odradek.storage.tiered.errors import (
     InvalidRemoteState,
@@ -65,6 +70,35 @@ def test_invalid_event_is_rejected_before_it_is_published() -> None:
             await manager.add_segment(segment(A, 0))
         with pytest.raises(InvalidRemoteState):
             await manager.update_segment(becomes(segment(A, 0), SegmentState.COPY_SEGMENT_STARTED))
+
+    run(main)
+
+
+def test_partition_whose_opening_failed_is_opened_again_after_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """T-47: an unexpected error delays neither the other partitions nor their snapshots."""
+    load, opened = MetadataSnapshots.load, list[tuple[TopicIdPartition, float]]()
+
+    async def load_planted(
+        snapshots: MetadataSnapshots, partition: TopicIdPartition, index: int
+    ) -> LoadedSnapshot | None:
+        opened.append((partition, trio.current_time()))
+        if opened[0][0] == partition and len(opened) == 1:
+            raise RuntimeError("planted")
+        return await load(snapshots, partition, index)
+
+    monkeypatch.setattr(MetadataSnapshots, "load", load_planted)
+
+    async def main(world: MetadataWorld) -> None:
+        manager = world.manager(1)
+        manager.partitions_changed([A, B], [])
+        await manager.wait_ready(B)
+        assert not manager.is_ready(A)
+        await manager.wait_ready(A)
+        assert [partition for partition, _ in opened] == [A, B, A]
+        assert opened[1][1] - opened[0][1] < 1
+        assert opened[2][1] - opened[0][1] >= REOPEN_S
 
     run(main)
 
