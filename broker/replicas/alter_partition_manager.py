@@ -5,7 +5,9 @@ One request is in flight at a time. Proposals that arrive meanwhile go into the 
 limited to what the controller decides in about a millisecond. Only the newest proposal of a
 partition counts: a leader makes another one only after the previous one failed. A request without a
 response, or with a top-level error, is retried until there is a response, because its result is
-unknown otherwise. After an error the next request is delayed.
+unknown otherwise. A proposal is also sent again if its leader fails unexpectedly on the response: the
+leader may still have it pending, and must not drop it, because the controller may have committed it.
+After an error the next request is delayed.
 """
 
 from __future__ import annotations
@@ -71,7 +73,7 @@ class AlterPartitionManager:
         self._containment: Containment[Replica] = Containment(
             "applying the AlterPartition response",
             name=lambda replica: f"{replica[0]}-{replica[1]}",
-            consequence="the response is ignored",
+            consequence="the proposed ISR is sent again",
         )
 
     def propose(
@@ -84,7 +86,8 @@ class AlterPartitionManager:
         """Enqueue the proposal, replacing an unsent one of the same partition.
 
         `responded` is called once, on the loop, with the committed ISR or the error; never for a
-        replaced proposal.
+        replaced proposal. If it raises an unexpected error, it is called again with the response to
+        another request, unless the partition has a newer proposal by then.
         """
         self._waiting[topic_id, index] = _PendingProposal(action, responded)
         self._wanted.set()
@@ -130,15 +133,28 @@ class AlterPartitionManager:
         for replica, proposed in sent.items():
             found = responses.get(replica)
             if found is None:
-                self._waiting.setdefault(replica, proposed)
+                is_applied = False
             elif found.error_code is ErrorCode.none:
                 now = CommittedIsr(frozenset(found.isr), found.leader_epoch, found.partition_epoch)
-                self._containment.call(replica, proposed.responded, now)
-                continue
+                is_applied = self._apply_response(replica, proposed, now)
             else:
-                self._containment.call(replica, proposed.responded, found.error_code)
-            is_done = False
+                is_applied = self._apply_response(replica, proposed, found.error_code)
+                is_done = False
+            if not is_applied:
+                self._waiting.setdefault(replica, proposed)
+                is_done = False
         return is_done
+
+    def _apply_response(
+        self, replica: Replica, proposed: _PendingProposal, response: CommittedIsr | ErrorCode
+    ) -> bool:
+        """Call back the leader. Returns False if it failed with an unexpected error."""
+
+        def apply() -> bool:
+            proposed.responded(response)
+            return True
+
+        return self._containment.call(replica, apply) is not None
 
     def isr_updated(self, grown: int | None) -> None:
         """Update the ISR metrics after a proposal.

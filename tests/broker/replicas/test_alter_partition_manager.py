@@ -16,7 +16,7 @@ from odradek.broker.replicas.alter_partition_manager import (
 from odradek.broker.replicas.isr_maintenance import IsrMaintenance
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.controller.topics import NewTopic
-from odradek.replication.partition.isr_state import CommittedIsr, IsrProposal
+from odradek.replication.partition.isr_state import CommittedIsr, IsrProposal, IsrState
 from odradek.replication.partition.leader_state import AlterPartition
 from tests.support.cluster_images import cluster, create, partition
 from tests.support.controller_node import Channel, ControllerNode, FakeMetadata
@@ -180,6 +180,39 @@ async def test_unexpected_error_of_a_partition_or_request_does_not_affect_other_
     leader.propose(2, 1, 2)
     await trio.sleep(2)
     assert leader.responses[0] == leader.responses[2] == [CommittedIsr(frozenset({1, 2}), 0, 1)]
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+async def test_proposal_whose_response_failed_unexpectedly_is_sent_again_until_it_is_resolved(
+    autojump_clock: trio.testing.MockClock,
+    nursery: trio.Nursery,
+    caplog: pytest.LogCaptureFixture,
+    is_committed: bool,
+) -> None:
+    """The leader keeps the proposal pending until a response or an image resolves it; then it can propose again."""
+    leader = Leader(1)
+    isr = IsrState(frozenset({1, 2, 3}), 0, 0)
+    proposal = isr.propose(frozenset({1, 2}))
+    responses: list[CommittedIsr | ErrorCode] = []
+
+    def respond(response: CommittedIsr | ErrorCode) -> None:
+        responses.append(response)
+        if len(responses) == 1:
+            raise RuntimeError("planted")
+        isr.responded(proposal, response)
+
+    epochs = [leader.metadata.image.brokers[each].epoch - (not is_committed) for each in (1, 2)]
+    action = AlterPartition(proposal, ((1, epochs[0]), (2, epochs[1])))
+    await nursery.start(leader.manager.run)
+    leader.manager.propose(leader.topic_id, 0, action, respond)
+    await trio.sleep(2)
+    assert len(responses) == 2, "sent again once"
+    assert caplog.text.count("RuntimeError: planted") == 1
+    assert "the proposed ISR is sent again" in caplog.text
+    image = partition(leader.metadata.image, "t", 0)
+    assert image.isr == ((1, 2) if is_committed else (1, 2, 3))
+    isr.adopt(frozenset(image.isr), image.leader_epoch, image.partition_epoch)
+    assert isr.propose(frozenset({1})) is isr.proposal
 
 
 async def test_unexpected_error_of_isr_maintenance_fails_only_its_partition(
