@@ -8,20 +8,36 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 import time
+from base64 import b64decode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any, Protocol
+from uuid import UUID
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
+from odradek.protocol import apis
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.records.batch import batches
+from odradek.protocol.records.records import decode
 from odradek.seams.object_store import open_objects
 from odradek.storage.tiered.object_names import parse_key
 from odradek.testing import Cluster
 from tests.support.kafka_tools import run_tool
+from tests.support.raw_client import RawClient
 from tests.support.tiered_storage_configs import STORAGE, tiered_configs
 from tests.support.waiting import deadline
 from tests.system import cluster_state
@@ -207,14 +223,14 @@ def by_java(tiers: Tiered, topic: str, **settings: str) -> str:
     return str(seen["error"])
 
 
-CLIENTS = pytest.mark.parametrize("client", [by_kafka_configs, by_java], ids=["tool", "java"])
-
-
 # Clients
 
 
-@CLIENTS
-@pytest.mark.parametrize("policy", ["retain", "delete"])
+@pytest.mark.parametrize(
+    ("client", "policy"),
+    [(by_kafka_configs, "retain"), (by_java, "delete")],
+    ids=["tool-retain", "java-delete"],
+)
 def test_topic_is_disabled_and_enabled_again(tiers: Disabling, client: Any, policy: str) -> None:
     """X-01, X-02, X-05, X-06, X-12, X-13 with Kafka's own clients."""
     topic = f"policy-{policy}-{client.__name__}".replace("_", "-")
@@ -243,7 +259,7 @@ def test_topic_is_disabled_and_enabled_again(tiers: Disabling, client: Any, poli
     assert tiers.values(topic, start) == (2 * VALUES)[start:]
 
 
-@CLIENTS
+@pytest.mark.parametrize("client", [by_kafka_configs, by_java], ids=["tool", "java"])
 def test_kafkas_form_stops_copying_deletes_and_is_enabled_again(
     tiers: Disabling, client: Any
 ) -> None:
@@ -336,11 +352,12 @@ def test_new_controller_finishes_disabling(tiers: Disabling) -> None:
 def test_disabling_ends_when_a_broker_that_is_down_is_unregistered(
     tiers: Disabling, policy: str
 ) -> None:
-    """X-07: every registered broker has to respond, also one without replicas of the topic."""
+    """X-07: every registered broker has to respond, also a follower. It leads after its restart, with the state that
+    was reached without it."""
     controller = tiers.controller(broker=1)
     down, other = (each for each in tiers.cluster.brokers if each != controller)
     topic = f"down-{policy}"
-    (start,) = tiers.fill(topic, [other, controller])
+    (start,) = tiers.fill(topic, [other, down])
     tiers.cluster.kill(down)
     try:
         tiers.configure(topic, remote_storage_enable="false", remote_log_disable_policy=policy)
@@ -354,6 +371,9 @@ def test_disabling_ends_when_a_broker_that_is_down_is_unregistered(
         tiers.cluster.restart(down)
     assert bool(tiers.objects(topic)) == (policy == "retain")
     first = 0 if policy == "retain" else start
+    cluster_state.wait_until_in_sync(tiers.cluster, topic, 2, 1)
+    tiers.lead(topic, down)
+    assert tiers.offset(topic, EARLIEST)[1] == first
     assert tiers.values(topic, first) == VALUES[first:]
 
 
@@ -399,6 +419,83 @@ def assert_clean_boundary(found: list[tuple[int, str]], start: int) -> list[int]
     assert BEFORE <= boundary < start, "read from the remote tier after it was deleted"
     assert offsets[boundary:] in ([], list(range(start, COUNT)))
     return offsets
+
+
+class RemoteFetches:
+    """Fetches of random remote offsets from one broker, in a thread, while a `with` block runs."""
+
+    def __init__(self, address: str, topic_id: UUID, offsets: range) -> None:
+        self.errors: list[ErrorCode] = []
+        """Error codes in order, without repetitions."""
+        self.problem: BaseException | None = None
+        self._address = address
+        self._topic_id = topic_id
+        self._offsets = offsets
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> RemoteFetches:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        random = Random(950)
+        try:
+            with RawClient(self._address) as client:
+                while not self._ended.is_set():
+                    self._fetch(client, random.choice(self._offsets))
+        except BaseException as problem:
+            self.problem = problem
+
+    def _fetch(self, client: RawClient, offset: int) -> None:
+        wanted = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 3_000}
+        request = {
+            "max_wait": 1_000,
+            "min_bytes": 1,
+            "topics": [{"topic_id": self._topic_id, "partitions": [wanted]}],
+            "forgotten_topics_data": [],
+        }
+        ((partition,),) = [
+            each.partitions for each in client.ask(apis.FETCH, 17, request).responses
+        ]
+        error = ErrorCode(partition.error_code)
+        if not self.errors or self.errors[-1] is not error:
+            self.errors.append(error)
+        if error is ErrorCode.none:
+            first = next(batches(memoryview(partition.records), allow_partial=True, check=True))
+            assert first.base_offset <= offset < first.next_offset
+            wanted_values = [value.encode() for value in records(COUNT)]
+            found = [(record.offset, record.value) for record in decode(first)]
+            assert all(value == wanted_values[number] for number, value in found)
+
+
+@pytest.mark.parametrize("policy", ["retain", "delete"])
+def test_fetches_are_right_or_out_of_range_from_leader_and_follower(
+    tiers: Disabling, policy: str
+) -> None:
+    """No fetch of remote offsets gets another error or other records, whenever the broker applies the change."""
+    topic = f"fetches-{policy}"
+    offsets = range(fill_with_large_records(tiers, topic))
+    described = tiers.admin.describe_topics(TopicCollection([topic]))[topic].result(TIMEOUT_S)
+    topic_id = UUID(bytes=b64decode(f"{described.topic_id}==", b"-_"))
+    with (
+        RemoteFetches(tiers.cluster.address(1), topic_id, offsets) as one,
+        RemoteFetches(tiers.cluster.address(2), topic_id, offsets) as two,
+    ):
+        with deadline(TIMEOUT_S, "the first responses") as check:
+            while not (one.errors and two.errors):
+                check(0.05)
+        tiers.configure(topic, remote_storage_enable="false", remote_log_disable_policy=policy)
+        tiers.wait_until_disabled(topic, policy)
+        time.sleep(0.5)
+    expected = [ErrorCode.none, ErrorCode.offset_out_of_range][: 1 + (policy == "delete")]
+    for fetches in (one, two):
+        assert fetches.problem is None, repr(fetches.problem)
+        assert fetches.errors == expected
 
 
 @pytest.mark.parametrize("reset", ["earliest", "error"])
