@@ -477,7 +477,7 @@ class RemoteFetches:
 def test_fetches_are_right_or_out_of_range_from_leader_and_follower(
     tiers: Disabling, policy: str
 ) -> None:
-    """No fetch of remote offsets gets another error or other records, whenever the broker applies the change."""
+    """A fetch of remote offsets gets the right records or OFFSET_OUT_OF_RANGE, whenever the broker applies the change."""
     topic = f"fetches-{policy}"
     offsets = range(fill_with_large_records(tiers, topic))
     described = tiers.admin.describe_topics(TopicCollection([topic]))[topic].result(TIMEOUT_S)
