@@ -23,7 +23,7 @@ from typing import TypeVar
 
 from odradek.seams.files import Buffer, File, Files, Path
 from odradek.storage.errors import SourceFailed
-from odradek.storage.log.file_names import CLEANED
+from odradek.storage.log.file_names import DELETED
 
 T = TypeVar("T")
 
@@ -36,7 +36,8 @@ class CorruptIndex(Exception):
 
 def replace_file(files: Files, path: Path, parts: Sequence[Buffer]) -> File:
     """Write a new file of `parts`, sync it, and atomically replace the file at `path`."""
-    fresh_path = path.with_name(path.name + CLEANED)
+    # A start removes such a file. A `.cleaned` file would have the name of one of the log cleaner.
+    fresh_path = path.with_name(f"{path.name}.new{DELETED}")
     files.remove(fresh_path, missing_ok=True)
     fresh = files.open(fresh_path, create=True)
     fresh.append_v(parts)

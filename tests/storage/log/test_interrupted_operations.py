@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from odradek.seams.files import Path
+from odradek.storage.log.index_file import replace_file
 from tests.support.partition_logs import (
     DIRECTORY,
     FOREVER,
@@ -110,6 +111,26 @@ def test_complete_swap_replaces_old_segments(
     ]
     world.append(batch())
     check_indexes(world)
+
+
+def test_interrupted_rebuild_of_an_index_does_not_discard_a_complete_swap(world: LogWorld) -> None:
+    for kind, data in compacted(world).items():
+        put(world, name(6, f"{kind}.swap"), data)
+        world.files.remove(DIRECTORY / name(6, kind), missing_ok=True)
+        world.files.remove(DIRECTORY / name(12, kind), missing_ok=True)
+    index = DIRECTORY / name(0, "index")
+
+    def power_fails(*_: object) -> None:
+        raise OSError
+
+    rename, world.files.rename = world.files.rename, power_fails  # type: ignore[method-assign]
+    with pytest.raises(OSError):
+        replace_file(world.files, index, [b"new"])
+    world.files.rename = rename  # type: ignore[method-assign]
+    assert name(0, "index.cleaned") not in world.names()
+    log = world.open(clean=True)
+    assert [segment.base_offset for segment in log.segments] == [0, 6, 18, 24]
+    assert not [each for each in world.names() if each.endswith(".deleted")]
 
 
 def test_incomplete_swap_is_discarded(world: LogWorld) -> None:
