@@ -19,6 +19,7 @@ from odradek.broker.node import Node
 from odradek.broker.tiered.segment_operations import DANGLING_MS
 from odradek.replication.controller.image import (
     DisablePolicy,
+    MetadataDelta,
     MetadataImage,
     TieredState,
     TopicTiering,
@@ -69,7 +70,7 @@ class DisablementChecks:
         self._completed: set[tuple[UUID, int]] = set()
         """Topics and tiered epochs whose state is DISABLED, or was."""
         self._deletable: dict[int, int] = {}
-        """By partition of the first topic: the largest local log start offset during a deletion."""
+        """By partition of the first topic: the largest local log start offset of a broker that knew of a deletion."""
 
     def _add_anomaly(self, kind: str, text: str) -> None:
         self.anomalies.append(Anomaly(kind, text))
@@ -87,8 +88,14 @@ class DisablementChecks:
             if broker not in self._watched:
                 self._watched.add(broker)
                 self._watch(node.number, broker)
-        if self._topics[0] in self._tiering.may_delete:
-            for _, partition in self._replicas(self._topics[0]):
+            self._note_deletable(broker)
+
+    def _note_deletable(self, broker: Node) -> None:
+        """Note how far a disablement with deletion that this broker knows allows to move the log start offsets."""
+        if not _deletes(broker.metadata.image, self._topics[0]):
+            return
+        for partition in broker.partitions:
+            if partition.topic == self._topics[0]:
                 known = self._deletable.get(partition.index, 0)
                 start = partition.log.local_log_start_offset
                 self._deletable[partition.index] = max(known, start)
@@ -97,7 +104,12 @@ class DisablementChecks:
         remote = broker.services.tiered_storage
         assert remote is not None
         self._check_image(broker.metadata.image)
-        broker.metadata.subscribe(lambda delta: self._check_image(delta.image))
+
+        def image_changed(delta: MetadataDelta) -> None:
+            self._check_image(delta.image)
+            self._note_deletable(broker)
+
+        broker.metadata.subscribe(image_changed)
         remote.metadata.on_segment(lambda segment: self._check_segment(number, broker, segment))
 
     def _check_image(self, image: MetadataImage) -> None:

@@ -74,7 +74,7 @@ def draw_disablement(fault: Fault) -> DrawnDisablement:
 
 
 class TieringDisablement:
-    """Sends the requests, and knows for which topics records may have been deleted."""
+    """Sends the requests, and knows for which topics records may be deleted."""
 
     def __init__(
         self,
@@ -82,11 +82,8 @@ class TieringDisablement:
         cluster: SimulatedCluster,
         trace: Trace,
     ) -> None:
-        self.may_delete: set[str] = set()
-        """Topics whose remote data may be being deleted: from the request until tiered storage is enabled again."""
         self.has_deleted: set[str] = set()
-        self._is_uncertain: set[str] = set()
-        """Topics with a disablement without response: it may be applied after a later request."""
+        """Topics with a request to disable tiered storage that deletes remote data."""
         self._connect = connect
         self._cluster = cluster
         self._trace = trace
@@ -96,22 +93,15 @@ class TieringDisablement:
         """Disable tiered storage; return whether that was acknowledged."""
         async with self._admin_lock:
             if form.deletes:
-                self.may_delete.add(topic)
                 self.has_deleted.add(topic)
             configs = {ENABLE: "false", **FORM_CONFIGS[form]}
-            is_acknowledged = await self._alter(topic, configs, f"disabled ({form.value})")
-            if form.deletes and not is_acknowledged:
-                self._is_uncertain.add(topic)
-            return is_acknowledged
+            return await self._alter(topic, configs, f"disabled ({form.value})")
 
     async def enable(self, topic: str) -> bool:
         """Enable tiered storage again; return whether that was acknowledged."""
         async with self._admin_lock:
             configs = {ENABLE: "true", **dict.fromkeys((DISABLE_POLICY, DELETE_ON_DISABLE))}
-            is_acknowledged = await self._alter(topic, configs, "enabled")
-            if is_acknowledged and topic not in self._is_uncertain:
-                self.may_delete.discard(topic)
-            return is_acknowledged
+            return await self._alter(topic, configs, "enabled")
 
     async def wait_until_disabled(self, topic: str) -> None:
         """Wait until the state is not DISABLING, at most `WAIT_S`."""
