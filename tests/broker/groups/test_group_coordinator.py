@@ -16,12 +16,18 @@ from odradek.broker.groups.classic_group import ClassicGroupNotFound
 from odradek.broker.groups.config import GroupConfig
 from odradek.broker.groups.consumer.consumer_group import DescribedConsumerGroup
 from odradek.broker.groups.coordinator import GroupCoordinator
-from odradek.broker.groups.coordinator_shard import OffsetCommit, OffsetToCommit
+from odradek.broker.groups.coordinator_shard import (
+    GroupCoordinatorShard,
+    OffsetCommit,
+    OffsetToCommit,
+)
 from odradek.broker.groups.messages import (
     ClassicGroupMetadata,
     ClassicMemberMetadata,
     CommittedOffset,
     ConsumerGroupHeartbeat,
+    CoordinatorResult,
+    EventTime,
     GroupKey,
     Heartbeat,
     HeartbeatResponse,
@@ -710,3 +716,57 @@ async def test_exception_fails_only_its_group(
         same_partition = next(each for each in "ijklmnop" if _partition(each) == 1)
         assert (await groups.join(a_join(group=same_partition))).error is ErrorCode.none
         assert (await groups.join(a_join(group=there))).error is ErrorCode.none
+
+
+async def test_exception_of_a_load_fails_only_its_group(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = MemoryLog()
+    async with running(clock, log) as groups:
+        await groups.commit(a_commit(1, group="bad"))
+        await groups.commit(a_commit(2, group="good"))
+    loaded = GroupCoordinatorShard.loaded
+
+    def planted(shard: GroupCoordinatorShard, group_id: str, now: EventTime) -> CoordinatorResult:
+        if group_id == "bad":
+            raise RuntimeError("planted")
+        return loaded(shard, group_id, now)
+
+    monkeypatch.setattr(GroupCoordinatorShard, "loaded", planted)
+    async with running(clock, log) as groups:
+        await clock.settle()
+        assert caplog.text.count("RuntimeError: planted") == 1
+        assert "Unexpected error in the coordinator (group 'bad' of __consumer_offsets-0)" in (
+            caplog.text
+        )
+        with pytest.raises(NotCoordinator):
+            await groups.join(a_join(group="bad"))
+        assert await fetched(groups, "good") == 2
+
+
+async def test_exception_while_waiting_for_a_commit_fails_only_its_partition(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = MemoryLog(2)
+    here = next(each for each in "abcdefgh" if _partition(each) == 1)
+    there = next(each for each in "abcdefgh" if _partition(each) == 0)
+    wait_committed = log.wait_committed
+
+    async def planted(partition: int, offset: int) -> None:
+        if partition == 1:
+            raise RuntimeError("planted")
+        await wait_committed(partition, offset)
+
+    monkeypatch.setattr(log, "wait_committed", planted)
+    async with running(clock, log) as groups, trio.open_nursery() as nursery:
+        await clock.settle()
+        log.hold()
+        failing = PendingRequest(nursery, lambda: groups.commit(a_commit(1, group=here)))
+        waiting = PendingRequest(nursery, lambda: groups.commit(a_commit(2, group=there)))
+        await clock.settle()
+        assert "Unexpected error in the coordinator (__consumer_offsets-1)" in caplog.text
+        assert getattr(failing.response, "error", None) is ErrorCode.not_coordinator
+        assert not waiting.is_responded.is_set()
+        log.move_on()
+        await waiting.is_responded.wait()
+        assert await fetched(groups, there) == 2
