@@ -56,8 +56,8 @@ class Segment(SegmentHandles):
 
     # fmt: off
     __slots__ = (
-        "_files", "_found", "_is_closed", "_is_refused", "_max_timestamp", "_offset_of_max_timestamp", "_opening", "_ready",
-        "_size", "_tail", "base_offset", "created_ms", "directory", "first_timestamp", "has_transaction_index",
+        "_files", "_found", "_is_closed", "_is_wrong_logged", "_max_timestamp", "_offset_of_max_timestamp", "_opening",
+        "_ready", "_size", "_tail", "base_offset", "created_ms", "directory", "first_timestamp", "has_transaction_index",
         "index_interval_bytes", "roll_jitter_ms", "suffix",
     )
     # fmt: on
@@ -100,7 +100,7 @@ class Segment(SegmentHandles):
         self._found: BatchPosition | None = None
         """Result of the last lookup before the tail."""
         self._ready = False
-        self._is_refused = False
+        self._is_wrong_logged = False
         """Whether a wrong entry of an index that cannot be rebuilt yet was logged."""
 
     @classmethod
@@ -287,7 +287,7 @@ class Segment(SegmentHandles):
                     return
         except KafkaError:  # reads report corrupt records
             return
-        self.refuse_indexes(
+        self.rebuild_wrong_indexes(
             CorruptIndex(
                 f"the last entry of its time index has timestamp {timestamp} and offset {offset}, but a batch "
                 f"has a larger timestamp, or this one has another"
@@ -436,21 +436,21 @@ class Segment(SegmentHandles):
             except CorruptIndex as error:
                 if nowait:
                     raise WouldBlock from error
-                self.refuse_indexes(error)
+                self.rebuild_wrong_indexes(error)
             entry_offset, start = self.offset_index.lookup(entry_offset - 1, mapped=False)
         return locate(self.file, offset, 0, size, nowait=nowait)
 
     def check_entry(self, offset: int, position: int, *, nowait: bool = False) -> bool:
         """Whether a batch at `position` ends at `offset`: then this entry of the offset index is right.
 
-        If not, the indexes are refused, or with `nowait` WouldBlock is raised.
+        If not, the indexes are rebuilt, or with `nowait` WouldBlock is raised.
         """
         try:
             found = locate(self.file, offset, position, self.size, nowait=nowait, ends_at=offset)
         except CorruptIndex as error:
             if nowait:
                 raise WouldBlock from error
-            self.refuse_indexes(error)
+            self.rebuild_wrong_indexes(error)
             return False
         except CorruptRecords:  # the batch is corrupt, not the entry
             return True
@@ -482,34 +482,30 @@ class Segment(SegmentHandles):
 
     # Rebuilding
 
-    def refuse_indexes(self, error: CorruptIndex) -> None:
-        """Rebuild the indexes, of which an entry turned out to be wrong, unless the segment is appended to.
+    def rebuild_wrong_indexes(self, error: CorruptIndex) -> None:
+        """Rebuild the offset and time indexes, one of which has a wrong entry (`error`).
 
-        Then the wrong entry remains until the segment is rolled; lookups use another one.
+        While the segment is appended to, the wrong entry remains until the segment is rolled; lookups use another one.
         """
         if self._ready:
-            if not self._is_refused:
+            if not self._is_wrong_logged:
                 _logger.warning(
                     "an index of segment %s is wrong, ignoring its entry: %s", self, error
                 )
-            self._is_refused = True
+            self._is_wrong_logged = True
             return
-        size, refused = self.size, (self._offset_index, self._time_index)
+        size, wrong = self.size, (self._offset_index, self._time_index)
         made = build(self.file, size, self.base_offset, self.index_interval_bytes)
         with self._opening:
             self._check_open()
-            if (
-                self._ready
-                or size != self._size
-                or refused != (self._offset_index, self._time_index)
-            ):
+            if self._ready or size != self._size or wrong != (self._offset_index, self._time_index):
                 return  # appended to, or rebuilt, meanwhile
             _logger.warning("rebuilding index files of segment %s: %s", self, error)
             offset_index, time_index = self._new_indexes()
             offset_index.replace(made.offsets)
             time_index.replace(made.times)
-            # Readers in other threads may still use the refused ones.
-            self._keep_open(refused)
+            # Readers in other threads may still use the wrong ones.
+            self._keep_open(wrong)
             self._offset_index, self._time_index = offset_index, time_index
 
     def repair_transaction_index(

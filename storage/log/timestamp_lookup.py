@@ -56,7 +56,7 @@ def _start_position(segment: Segment, timestamp: int, start_offset: int) -> int:
     try:
         entry_timestamp, offset = segment.time_index.entry_before(timestamp)
     except CorruptIndex as error:
-        segment.refuse_indexes(error)
+        segment.rebuild_wrong_indexes(error)
         return 0
     if entry_timestamp == NO_TIMESTAMP or offset < start_offset:
         found = segment.locate(max(offset, start_offset))
@@ -64,7 +64,7 @@ def _start_position(segment: Segment, timestamp: int, start_offset: int) -> int:
     found = segment.batch_with_timestamp(entry_timestamp, offset)
     if found is not None:
         return found.position
-    segment.refuse_indexes(
+    segment.rebuild_wrong_indexes(
         CorruptIndex(
             f"the batch with offset {offset} does not have the timestamp {entry_timestamp} of its time index"
         )
