@@ -21,6 +21,8 @@ T = TypeVar("T")
 RESTART_SECONDS: Final = 1.0
 """Pause before a task that failed runs again; it doubles while the task fails."""
 RESTART_SECONDS_MAX: Final = 60.0
+STARTED_AGAIN: Final = "it is started again after a pause"
+"""Consequence of an error in a task that `keep_running` runs."""
 REPORTED_MAX: Final = 10_000
 """Subjects whose last error is remembered."""
 
@@ -36,10 +38,11 @@ class Containment(Generic[S]):
         on_failed: Callable[[S, Exception], None] = lambda subject, error: None,
         *,
         name: Callable[[S], str] = str,
-        consequence: str = "it is retried",
+        consequence: str,
         expected: tuple[type[Exception], ...] = (),
     ) -> None:
-        """`task`, the `name` of a subject and the `consequence` of an error are written to the log. `on_failed`
+        """`task`, the `name` of a subject and the `consequence` of an error are written to the log, as
+        "Unexpected error in TASK (NAME); CONSEQUENCE"; `consequence` is what happens to the subject then. `on_failed`
         marks a subject as failed. `expected` errors are left to the caller."""
         self._task = task
         self._on_failed = on_failed

@@ -94,7 +94,11 @@ class QuorumController:
         """Set when the active role, or whether other nodes exist, changes."""
         self._heartbeat_received = trio.Event()
         self._is_whole_cluster = True
-        self._tasks: Containment[str] = Containment("the controller", expected=(KafkaError,))
+        self._tasks: Containment[str] = Containment(
+            "the controller",
+            consequence="it is attempted again in the next round",
+            expected=(KafkaError,),
+        )
         metadata.on_active(self._active)
         metadata.subscribe(self._metadata_changed)
 

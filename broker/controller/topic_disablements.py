@@ -24,7 +24,7 @@ from odradek.replication.controller.topic_tiering import (
     complete,
     tiering_record,
 )
-from odradek.seams.containment import Containment
+from odradek.seams.containment import STARTED_AGAIN, Containment
 from odradek.seams.values import value_class
 
 log = logging.getLogger("odradek.controller")
@@ -66,7 +66,9 @@ class TopicDisablements:
         self._changed = trio.Event()
         self._running: set[tuple[UUID, int]] = set()
         self._progress: dict[UUID, DisablementProgress] = {}
-        self._tasks: Containment[str] = Containment("the disablement of tiered storage")
+        self._tasks: Containment[str] = Containment(
+            "the disablement of tiered storage", consequence=STARTED_AGAIN
+        )
         metadata.subscribe(self._metadata_changed)
         metadata.on_active(self._active)
 

@@ -140,7 +140,7 @@ class CoordinatorRuntime(Generic[S, T]):
             "the coordinator",
             self._mark_failed,
             name=lambda context: f"{topic}-{context.partition}",
-            consequence="it stays unavailable",
+            consequence="it stays unavailable until its partition is loaded again",
         )
         self.loads = 0
         self.failed_loads = 0

@@ -182,6 +182,7 @@ class BrokerLifecycle:
         self._requests: Containment[str] = Containment(
             "a request to the controller",
             lambda subject, error: self._life.failed(self._now_ms()),
+            consequence="it is sent again after a pause",
         )
         metadata.subscribe(self._metadata_changed)
 

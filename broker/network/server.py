@@ -12,7 +12,7 @@ import trio
 from odradek.broker.network.connection import ClientConnection
 from odradek.broker.network.listeners import BoundListener, BoundListeners, close_listeners
 from odradek.broker.timers import monotonic_ms
-from odradek.seams.containment import Containment
+from odradek.seams.containment import STARTED_AGAIN, Containment
 from odradek.seams.network import Connection, Listener, Selector
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Server:
         self._services = services
         self._selector: Selector
         self._connections: set[ClientConnection] = set()
-        self._tasks: Containment[str] = Containment("a task")
+        self._tasks: Containment[str] = Containment("a task", consequence=STARTED_AGAIN)
         self._accepting: Containment[Connection] = Containment(
             "accepting",
             lambda connection, error: connection.abort(),

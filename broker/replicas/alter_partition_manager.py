@@ -69,7 +69,9 @@ class AlterPartitionManager:
         self._waiting: dict[Replica, _PendingProposal] = {}
         self._wanted = trio.Event()
         self._complaint: str | None = None
-        self._sending: Containment[str] = Containment("a request")
+        self._sending: Containment[str] = Containment(
+            "a request", consequence="its proposed ISRs are sent again"
+        )
         self._containment: Containment[Replica] = Containment(
             "applying the AlterPartition response",
             name=lambda replica: f"{replica[0]}-{replica[1]}",

@@ -18,7 +18,7 @@ import trio
 
 from odradek.replication.controller.image import BrokerImage
 from odradek.replication.partition.partition import Partition
-from odradek.seams.containment import Containment
+from odradek.seams.containment import STARTED_AGAIN, Containment
 
 if TYPE_CHECKING:
     from odradek.broker.replicas.alter_partition_manager import AlterPartitionManager
@@ -52,9 +52,11 @@ class IsrMaintenance:
         self._lag_max_ms = lag_max_ms
         self._needed = trio.Event()
         self._brokers_changed = trio.Event()
-        self._tasks: Containment[str] = Containment("a task")
+        self._tasks: Containment[str] = Containment("a task", consequence=STARTED_AGAIN)
         self._containment: Containment[Partition] = Containment(
-            "ISR maintenance", name=lambda partition: f"{partition.topic}-{partition.index}"
+            "ISR maintenance",
+            name=lambda partition: f"{partition.topic}-{partition.index}",
+            consequence="the ISR of the partition is checked again in the next round",
         )
 
     @cached_property

@@ -29,7 +29,7 @@ import trio
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.image import LOST, MetadataImage
-from odradek.seams.containment import Containment
+from odradek.seams.containment import STARTED_AGAIN, Containment
 from odradek.seams.values import value_class
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ class LogDirectoryReporter:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Send reports until cancelled; start it after the registration of the broker."""
         task_status.started()
-        containment: Containment[str] = Containment("a task")
+        containment: Containment[str] = Containment("a task", consequence=STARTED_AGAIN)
         await containment.keep_running("log directory reports", self._run)
 
     async def _run(self) -> None:

@@ -63,7 +63,11 @@ async def run_periodically(
         async with pool:
             return await run_once()
 
-    containment: Containment[str] = Containment("a task", expected=(TaskEnded, KafkaError, OSError))
+    containment: Containment[str] = Containment(
+        "a task",
+        consequence="it runs again after a pause",
+        expected=(TaskEnded, KafkaError, OSError),
+    )
     while True:
         try:
             more = await containment.run(what, run_in_pool)

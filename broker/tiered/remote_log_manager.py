@@ -56,7 +56,7 @@ from odradek.replication.tiered.leader_epoch_recovery import (
     lacks_leader_epochs,
 )
 from odradek.seams import Seams
-from odradek.seams.containment import Containment
+from odradek.seams.containment import STARTED_AGAIN, Containment
 from odradek.seams.values import value_class
 from odradek.storage.log_manager.log_manager import LogManager
 from odradek.storage.tiered.errors import (
@@ -170,7 +170,9 @@ class RemoteLogManager:
         self._histories = LeaderEpochRecovery(metadata, storage, seams.offload)
         self._metadata = metadata
         self._logs = logs
-        self._tasks: Containment[str] = Containment("the remote log tasks")
+        self._tasks: Containment[str] = Containment(
+            "the remote log tasks", consequence=STARTED_AGAIN
+        )
         self._seams = seams
         self._metrics = metrics
         self._settings = settings

@@ -49,7 +49,7 @@ from odradek.replication.partition.follower_role import FollowerRole
 from odradek.replication.partition.follower_state import OffsetResult, QueryOffset
 from odradek.replication.replication_quota import ReplicationQuota
 from odradek.seams.clock import Clock
-from odradek.seams.containment import Containment
+from odradek.seams.containment import STARTED_AGAIN, Containment
 from odradek.seams.network import Address, Network
 from odradek.seams.values import value_class
 from odradek.storage.log.leader_epoch_cache import EpochEnd
@@ -131,7 +131,9 @@ class ReplicaFetcher:
         """Cancel scope of a Fetch that the leader may be holding."""
         self._cancelled_at = -CANCEL_INTERVAL_SECONDS
         self._reconnect_seconds = FIRST_RECONNECT_SECONDS
-        self._containment: Containment[str] = Containment("a replica fetcher")
+        self._containment: Containment[str] = Containment(
+            "a replica fetcher", consequence=STARTED_AGAIN
+        )
         self._was_refused = False
         """Whether the last Fetch response had a top-level error."""
 

@@ -61,7 +61,9 @@ class SnapshotGenerator:
         self._last_at = clock.monotonic()
         self._wanted = trio.Event()
         self._containment: Containment[str] = Containment(
-            "the metadata snapshot", expected=(OSError, KafkaError)
+            "the metadata snapshot",
+            consequence="another snapshot is attempted after a pause",
+            expected=(OSError, KafkaError),
         )
 
     async def run(self) -> None:

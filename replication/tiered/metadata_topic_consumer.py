@@ -32,7 +32,7 @@ from odradek.client.metadata import Cluster, Topic
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.topics import TopicPartition
 from odradek.replication.tiered.metadata_subscriptions import Lane, MetadataSubscriptions, Subject
-from odradek.seams.containment import Containment
+from odradek.seams.containment import STARTED_AGAIN, Containment
 from odradek.storage.tiered.metadata_records import METADATA_TOPIC
 
 log = logging.getLogger("odradek.tiered")
@@ -99,7 +99,9 @@ class MetadataTopicConsumer:
         self._failing_since: float | None = None
         self._failure_logged_at = 0.0
         self._damaged: dict[tuple[Lane, int], _CorruptBatch] = {}
-        self._containment: Containment[str] = Containment("reading the metadata topic")
+        self._containment: Containment[str] = Containment(
+            "reading the metadata topic", consequence=STARTED_AGAIN
+        )
 
     @property
     def damaged_partitions(self) -> int:

@@ -177,7 +177,9 @@ class RemotePartitionRemover:
         self._node_id = node_id
         self._topic_state = topic_state
         self._woken = trio.Event()
-        self._containment: Containment[str] = Containment("removing remote log segments")
+        self._containment: Containment[str] = Containment(
+            "removing remote log segments", consequence="the next round tries again"
+        )
         self._removing: dict[TopicIdPartition, trio.CancelScope] = {}
         self._to_begin: list[TopicIdPartition] = []
         self._partitions = trio.CapacityLimiter(settings.partitions_at_once)

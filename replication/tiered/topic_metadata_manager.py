@@ -45,7 +45,7 @@ from odradek.replication.tiered.metadata_topic import (
 )
 from odradek.replication.tiered.metadata_topic_consumer import MetadataTopicConsumer
 from odradek.seams import Seams
-from odradek.seams.containment import Containment
+from odradek.seams.containment import STARTED_AGAIN, Containment
 from odradek.storage.tiered import metadata_records
 from odradek.storage.tiered.errors import (
     CorruptRemoteData,
@@ -157,7 +157,9 @@ class TopicBasedRemoteLogMetadataManager(RemotePartitionMetadataStore):
         self._opening = trio.Event()
         self._inventories: dict[int, PartitionInventory] = {}
         self._on_inventory_changed: Callable[[], None] = lambda: None
-        self._containment: Containment[str] = Containment("the remote log metadata manager")
+        self._containment: Containment[str] = Containment(
+            "the remote log metadata manager", consequence=STARTED_AGAIN
+        )
         self._opening_containment: Containment[TopicIdPartition] = Containment(
             "opening the remote log metadata",
             lambda partition, error: self._to_reopen.append(

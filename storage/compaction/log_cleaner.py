@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from odradek.protocol.errors import KafkaError
-from odradek.seams.containment import Containment
+from odradek.seams.containment import STARTED_AGAIN, Containment
 from odradek.seams.entropy import Entropy
 from odradek.seams.values import state_class
 from odradek.seams.workers import Worker, WorkerDied, Workers
@@ -85,7 +85,9 @@ class LogCleaner:
             consequence="marking the partition as uncleanable",
             expected=(WorkerDied,),
         )
-        self._threads_containment: Containment[str] = Containment("a task")
+        self._threads_containment: Containment[str] = Containment(
+            "a task", consequence=STARTED_AGAIN
+        )
         self.statistics = CleanerStatistics()
 
     async def run(self) -> None:

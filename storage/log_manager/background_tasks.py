@@ -16,7 +16,7 @@ import trio
 
 from odradek.protocol.errors import KafkaError
 from odradek.seams.clock import Clock
-from odradek.seams.containment import Containment
+from odradek.seams.containment import STARTED_AGAIN, Containment
 from odradek.seams.offload import Offload
 from odradek.storage.directories.checkpoints import Checkpoint
 from odradek.storage.directories.log_directory import LogDirectory
@@ -43,7 +43,7 @@ async def run(
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run the periodic tasks of a LogManager, the flushes and the further `tasks`, until cancelled."""
-    containment: Containment[str] = Containment("a task")
+    containment: Containment[str] = Containment("a task", consequence=STARTED_AGAIN)
     every = services.intervals()
     first_ms = every.initial_delay_ms
     checkpoint = services.checkpoint

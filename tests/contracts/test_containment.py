@@ -7,7 +7,7 @@ import logging
 import pytest
 import trio
 
-from odradek.seams.containment import RESTART_SECONDS, Containment
+from odradek.seams.containment import RESTART_SECONDS, STARTED_AGAIN, Containment
 
 
 def fail(message: str = "planted") -> None:
@@ -33,7 +33,7 @@ def test_unexpected_error_is_logged_once_with_subject_and_traceback(
 def test_error_is_logged_again_after_a_success_or_if_it_differs(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    containment = Containment[str]("retention")
+    containment = Containment[str]("retention", consequence="x")
     containment.call("t-0", fail)
     containment.call("t-0", fail, "another")
     containment.call("t-0", lambda: None)
@@ -43,11 +43,14 @@ def test_error_is_logged_again_after_a_success_or_if_it_differs(
 
 def test_expected_error_is_left_to_the_caller() -> None:
     with pytest.raises(RuntimeError):
-        Containment[str]("retention", expected=(RuntimeError,)).call("t-0", fail)
+        Containment[str]("retention", consequence="x", expected=(RuntimeError,)).call("t-0", fail)
 
 
 def test_error_while_marking_is_contained(caplog: pytest.LogCaptureFixture) -> None:
-    Containment[str]("retention", lambda subject, error: fail("marking")).call("t-0", fail)
+    containment = Containment[str](
+        "retention", lambda subject, error: fail("marking"), consequence="x"
+    )
+    containment.call("t-0", fail)
     assert [each.levelno for each in caplog.records] == [logging.ERROR] * 2
 
 
@@ -61,7 +64,7 @@ async def test_failed_task_starts_again_after_a_pause(
         if len(began) < 3:
             fail()
 
-    await Containment[str]("a task").keep_running("t-0", task)
+    await Containment[str]("a task", consequence=STARTED_AGAIN).keep_running("t-0", task)
     assert [round(each - began[0]) for each in began] == [0, RESTART_SECONDS, 3 * RESTART_SECONDS]
 
 
@@ -81,6 +84,6 @@ async def test_cancellation_passes_and_other_errors_are_logged(
             await trio.sleep_forever()
 
     with trio.move_on_after(0.01) as scope:
-        await Containment[str]("a task").keep_running("t-0", task)
+        await Containment[str]("a task", consequence=STARTED_AGAIN).keep_running("t-0", task)
     assert scope.cancelled_caught
     assert len(caplog.records) == 1
