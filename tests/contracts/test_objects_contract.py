@@ -274,7 +274,7 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[OsPath]:
     """Files and directories in the order of their syncs."""
     paths: list[OsPath] = []
     monkeypatch.setattr(
-        "odradek.seams.store_directory.os.fsync",
+        "odradek.seams.store_directory.sync_all",
         lambda descriptor: paths.append(OsPath(f"/proc/self/fd/{descriptor}").readlink()),
     )
     return paths

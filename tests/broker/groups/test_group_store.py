@@ -249,7 +249,8 @@ def test_load_skips_unknown_record_types(caplog: pytest.LogCaptureFixture) -> No
     with caplog.at_level(logging.WARNING, "odradek.coordination"):
         shard = load(log.data)
     assert list(shard.groups) == ["g"]
-    assert len(caplog.records) == 3
+    (line,) = (record.getMessage() for record in caplog.records)
+    assert line.startswith("Skipped 3 records of unknown types (no key: 1, ")
 
 
 def test_load_skips_invalid_records_and_fails_for_a_truncated_batch() -> None:
