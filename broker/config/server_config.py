@@ -22,7 +22,6 @@ from odradek.broker.config.all_configs import (
     TOPIC,
     broker_row,
     is_dynamic,
-    listener_base,
 )
 from odradek.broker.config.config_layers import Layers, parse_all, refused_dynamic
 from odradek.broker.config.listeners import (
@@ -34,6 +33,11 @@ from odradek.broker.config.listeners import (
     parse_map,
     parse_voters,
     security_protocols,
+)
+from odradek.broker.config.plaintext_only import (
+    ONLY_PLAINTEXT,
+    check_plaintext,
+    security_configs_without_effect,
 )
 from odradek.broker.config.properties import parse_properties
 from odradek.broker.config.topic_config_validation import (
@@ -93,7 +97,20 @@ class ServerConfig:
         self._read()
         if to_serve:
             # First: other checks would recommend listeners that are not supported
-            _check_plaintext(self)
+            check_plaintext(
+                {
+                    "listeners": self.all_listeners,
+                    "advertised.listeners": self.advertised_listeners,
+                },
+                self.get_str("security.inter.broker.protocol"),
+                {
+                    "inter.broker.listener.name": filter(
+                        None, (self.optional_str("inter.broker.listener.name"),)
+                    ),
+                    "controller.listener.names": self.get_list("controller.listener.names"),
+                },
+                self.listener_protocols,
+            )
         check_broker(self)
         if to_serve:
             check_authorizer(
@@ -448,56 +465,6 @@ def _without_refused(configs: Mapping[str, str], *, of_broker: bool) -> dict[str
     return {name: text for name, text in configs.items() if name not in refused}
 
 
-_ONLY_PLAINTEXT = "this version supports only the security protocol PLAINTEXT, without SASL and SSL"
-
-
-def _check_plaintext(config: ServerConfig) -> None:
-    """Reject security protocols other than PLAINTEXT, which Kafka supports and Odradek does not."""
-    for name, endpoints in (
-        ("listeners", config.all_listeners),
-        ("advertised.listeners", config.advertised_listeners),
-    ):
-        for endpoint in endpoints:
-            if endpoint.security_protocol != "PLAINTEXT":
-                raise ConfigError.of(
-                    name,
-                    f"{endpoint.name}://{endpoint.host}:{endpoint.port}",
-                    f"its security protocol is {endpoint.security_protocol}; {_ONLY_PLAINTEXT}",
-                )
-    name = "security.inter.broker.protocol"
-    if config.get_str(name) != "PLAINTEXT":
-        raise ConfigError.of(name, config.get_str(name), _ONLY_PLAINTEXT)
-    # Listeners of other nodes, to which this one connects
-    for name, listeners in (
-        ("inter.broker.listener.name", [config.optional_str("inter.broker.listener.name")]),
-        ("controller.listener.names", config.get_list("controller.listener.names")),
-    ):
-        for listener in filter(None, listeners):
-            protocol = config.listener_protocols.get(listener.upper(), "PLAINTEXT")
-            if protocol != "PLAINTEXT":
-                raise ConfigError.of(
-                    name,
-                    listener,
-                    f"its security protocol is {protocol} in listener.security.protocol.map;"
-                    f" {_ONLY_PLAINTEXT}",
-                )
-
-
-_SECURITY_PREFIXES = ("ssl.", "sasl.", "security.")
-"""Prefixes of configs that need a security protocol other than PLAINTEXT."""
-
-
-def _security_configs_without_effect(config: ServerConfig) -> list[str]:
-    """Configs that are set and have no effect with PLAINTEXT."""
-    return sorted(
-        name
-        for name in config.layers.static
-        if (listener_base(name) or name).startswith(_SECURITY_PREFIXES)
-        and (row := broker_row(name)) is not None
-        and not row.effect
-    )
-
-
 _OF_PLUGINS = frozenset((SUPER_USERS, ALLOW_EVERYONE))
 _OF_TIERED_STORAGE = tuple(
     f"remote.log.{part}."
@@ -540,8 +507,8 @@ def _warnings(config: ServerConfig) -> list[str]:
         )
     if config.get_list("config.providers"):
         found.append("config.providers is not supported yet: values are not resolved")
-    if unused := _security_configs_without_effect(config):
-        found.append(f"{', '.join(unused)}: without effect, because {_ONLY_PLAINTEXT}")
+    if unused := security_configs_without_effect(config.layers.static):
+        found.append(f"{', '.join(unused)}: without effect, because {ONLY_PLAINTEXT}")
     return found
 
 
@@ -706,7 +673,7 @@ def _check_listeners(config: ServerConfig) -> None:
         config.inter_broker_listener in advertised,
         f"{name} is {config.inter_broker_listener}, which is not advertised;"
         f" inter.broker.listener.name can be {', '.join(sorted(advertised))}"
-        + (f"; to serve, {_ONLY_PLAINTEXT}" if secured else ""),
+        + (f"; to serve, {ONLY_PLAINTEXT}" if secured else ""),
     )
     _require(
         advertised <= listening,
