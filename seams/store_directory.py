@@ -27,6 +27,7 @@ from pathlib import Path as OsPath
 from urllib.parse import quote
 from uuid import uuid4
 
+from odradek.seams.files import Files, Path
 from odradek.seams.objects import ObjectsUnavailable
 from odradek.seams.system_calls import sync_all
 
@@ -159,6 +160,13 @@ def _adopt_marker(root: OsPath, identity_file: OsPath) -> str | None:
     return marker
 
 
+def recorded_location(files: Files, identity_file: Path) -> str | None:
+    """Return the stored location of the node's object store, a directory or a URL; None if none can be read."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        return _decode_identity(files.read(identity_file))[0]
+    return None
+
+
 def record_store_url(identity_file: OsPath, url: str) -> None:
     """Store the URL of an object store that is not a directory, and warn if it has changed."""
     before, _ = _read_identity(identity_file)
@@ -208,10 +216,15 @@ def _recorded_marker(identity_file: OsPath, root: OsPath) -> str | None:
 def _read_identity(identity_file: OsPath) -> tuple[str | None, str | None]:
     """The stored location of the object store, and its marker."""
     try:
-        stored = json.loads(identity_file.read_text())
-        return str(stored["directory"]), str(stored["mark"])
+        return _decode_identity(identity_file.read_bytes())
     except (OSError, ValueError, KeyError, TypeError):
         return None, None
+
+
+def _decode_identity(data: bytes) -> tuple[str, str]:
+    """Decode the location and the marker. Raises ValueError, KeyError or TypeError for another file."""
+    stored = json.loads(data)
+    return str(stored["directory"]), str(stored["mark"])
 
 
 def _write_identity(identity_file: OsPath, location: str, marker: str) -> None:

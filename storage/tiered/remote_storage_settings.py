@@ -21,9 +21,7 @@ An invalid property raises ValueError with its name and the valid values.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from contextlib import suppress
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
@@ -68,12 +66,14 @@ def open_remote_storage(
     """RemoteStorageManager for the broker's properties. It sends no request, because the store may
     be unavailable when the broker starts. The path of a directory is stored in `remembered_in`,
     so that another directory is not used or created by mistake later."""
+    from odradek.seams.store_directory import recorded_location
     from odradek.storage.tiered.object_store import ObjectStoreStorage
 
     settings = RemoteStorageSettings(properties)
+    recorded = None if remembered_in is None else recorded_location(seams.files, remembered_in)
     return ObjectStoreStorage(
         seams.open_objects(
-            settings.url(seams.files, _recorded_directory(seams.files, remembered_in)),
+            settings.url(seams.files, recorded),
             settings.store_options(),
             settings.timeouts(),
             None if remembered_in is None else str(remembered_in),
@@ -82,15 +82,6 @@ def open_remote_storage(
         form=settings.form(seams.files),
         cluster_id=cluster_id,
     )
-
-
-def _recorded_directory(files: Files, remembered_in: Path | None) -> str | None:
-    """Directory in the file in which `seams/store_directory.py` records the node's store."""
-    if remembered_in is None:
-        return None
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        return str(json.loads(files.read(remembered_in))["directory"])
-    return None
 
 
 class RemoteStorageSettings:
