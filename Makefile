@@ -19,7 +19,7 @@ help:
 	@echo "make test       lint, types, import contracts, and all tests that are not slow"
 	@echo "make test-fast  only the tests that need no JDK"
 	@echo "make test-slow  the tests that take minutes"
-	@echo "                PART=1/3 runs the first of three parts of them, as CI does"
+	@echo "                PART=1/4 runs the first of four parts of them, as CI does"
 	@echo "                WORKERS=N sets the number of processes (2) of these three"
 	@echo "make conformance  test suites of other clients against Odradek and Apache Kafka; writes docs/conformance.md"
 	@echo "make compare-requests  10,000 generated requests to Odradek and Apache Kafka;"

@@ -1,6 +1,6 @@
 """CI runs one part of the slow tests for each commit. The number of the commit chooses the part.
 
-`pytest --part 2/3` leaves out the slow tests of the other parts. `slow_durations.json` stores how many seconds
+`pytest --part 2/4` leaves out the slow tests of the other parts. `slow_durations.json` stores how many seconds
 a test takes, or a file whose tests share a long setup and stay together. What takes a few seconds is in every
 part. The rest is divided into parts of about the same duration, longest first. A test without a stored duration
 gets its part from a hash of its node ID, and changes the part of no other test.
@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import pytest
 
-PARTS = 3
+PARTS = 4
 """CI runs each slow test at least once in this number of consecutive commits."""
 QUICK_S = 3.0
 """What takes less is in every part."""

@@ -224,7 +224,7 @@ def test_a_part_that_has_none_of_the_selected_tests_passes(suite: pytest.Pyteste
 def test_pytest_refuses_an_invalid_part(suite: pytest.Pytester) -> None:
     ran = suite.runpytest_inprocess(*PLUGIN, "--part", "4/3")
     assert ran.ret == pytest.ExitCode.USAGE_ERROR
-    ran.stderr.fnmatch_lines(["*not a part, such as 1/3: '4/3'*"])
+    ran.stderr.fnmatch_lines(["*not a part, such as 1/4: '4/3'*"])
 
 
 @pytest.mark.parametrize("workers", [(), TWO_WORKERS], ids=["one process", "two workers"])

@@ -32,7 +32,7 @@ async def describe_quorum(request: Any, ctx: RequestContext) -> Mapping[str, Any
         for topic in request.topics
         for each in topic.partitions
     ]
-    if requested != [(CLUSTER_METADATA, 0)]:
+    if len(request.topics) != 1 or requested != [(CLUSTER_METADATA, 0)]:
         return _unknown(request)
     return _described(ctx)
 

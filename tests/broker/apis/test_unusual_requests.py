@@ -615,3 +615,15 @@ def test_empty_salted_password_is_not_accepted(client: RawClient) -> None:
         "alice": ErrorCode.none,
         "bob": ErrorCode.unacceptable_credential,
     }
+
+
+def test_describe_quorum_of_another_topic_without_partitions_too_is_unknown(
+    client: RawClient,
+) -> None:
+    metadata = {"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}
+    for others in ([], [{"topic_name": "", "partitions": []}]):
+        response = client.ask(apis.DESCRIBE_QUORUM, 0, {"topics": [metadata, *others]})
+        assert len(response.topics) == 1 + len(others)
+        (partition,) = response.topics[0].partitions
+        expected = ErrorCode.unknown_topic_or_partition if others else ErrorCode.none
+        assert partition.error_code == expected
