@@ -56,7 +56,7 @@ FOUND_IN_TIER_BY: Mapping[str, tuple[int, set[str]]] = {
         1,
         NOT_RECOVERED | {"timeout", "lost write", "not copied"},
     ),
-    "keep_dangling_segments": (11, {"not finished"}),
+    "keep_dangling_segments": (45, {"not finished"}),
     "skip_verification_after_put": (36, {"wrong object size"}),
     "count_remote_bytes_twice": (1, {"not expired"}),
     "start_log_at_local_start_after_move": (43, {"timeout", "lost write", "unread"}),
