@@ -26,7 +26,7 @@ async def disabled(tiered: TieredBroker, policy: str) -> None:
 
 
 async def test_retain_keeps_remote_data_readable_and_copies_nothing(tmp_path: Path) -> None:
-    """X-06; also after a restart. Remote data then expires by retention."""
+    """X-04, X-06; also after a restart. Remote data then expires by retention."""
     async with stage(tmp_path) as tiered:
         await tiered.create()
         await tiered.produce(VALUES)
