@@ -311,6 +311,7 @@ class Node:
                 lambda: metadata.image,
                 lambda: self.config.inter_broker_listener,
                 client_id=f"controller-{self.node_id}-tiering",
+                any_listener=True,  # inter.broker.listener.name may be missing in a controller's configs
             )
             connections.start(nursery)
             self.services.topic_disablements = TopicDisablements(metadata, connections)

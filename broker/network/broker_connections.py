@@ -56,13 +56,16 @@ class BrokerConnections:
         *,
         client_id: str,
         connect_timeout_s: float = 10.0,
+        any_listener: bool = False,
     ) -> None:
-        """`listener` returns the name of the inter-broker listener."""
+        """`listener` returns the name of the inter-broker listener. `any_listener`: use the first listener of a broker
+        that has none with this name."""
         self._network = network
         self._image = image
         self._listener = listener
         self._client_id = client_id
         self._connect_timeout_s = connect_timeout_s
+        self._any_listener = any_listener
         self._nursery: trio.Nursery | None = None
         self._peers: dict[int, _BrokerConnection] = {}
 
@@ -118,6 +121,8 @@ class BrokerConnections:
             raise Unreachable(f"broker {broker_id} is fenced")
         name = self._listener()
         endpoint = broker.endpoint(name)
+        if endpoint is None and self._any_listener:
+            endpoint = next(iter(broker.endpoints), None)
         if endpoint is None:
             raise Unreachable(f"broker {broker_id} has no listener {name}")
         return Address(endpoint.host, endpoint.port)

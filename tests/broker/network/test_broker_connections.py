@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import trio
 
+from odradek.broker.network.broker_connections import BrokerConnections
 from odradek.client.errors import ClientError, TimedOut, Unreachable, Unsupported
 from odradek.protocol.apis import LIST_GROUPS
 from odradek.replication.controller.image import BrokerImage
 from odradek.seams.network import Address
+from odradek.seams.tcp import TcpNetwork
 from tests.support.broker_connections import ConnectedBroker, a_broker, asking
 from tests.support.scripted_broker import HANG_UP, SILENCE, ReceivedRequest, scripted_broker
 
@@ -131,6 +134,23 @@ async def test_fenced_or_unknown_broker_is_unreachable() -> None:
         with pytest.raises(Unreachable, match="fenced"):
             await list_groups(world)
         assert broker.connections == 0
+
+
+async def test_controller_without_the_listener_name_uses_another_listener() -> None:
+    async with scripted_broker(groups) as broker, asking() as world:
+        known = a_broker(2, broker.address)
+        world.knows(replace(known, endpoints=(replace(known.endpoints[1], name="REPLICATION"),)))
+        with pytest.raises(Unreachable, match="no listener"):
+            await list_groups(world)
+        world.peers = BrokerConnections(
+            TcpNetwork(),
+            lambda: world.image,
+            lambda: "PLAINTEXT",
+            client_id="controller",
+            any_listener=True,
+        )
+        world.peers.start(world.nursery)
+        assert (await list_groups(world)).error_code == 0
 
 
 async def test_late_response_times_out() -> None:
