@@ -130,6 +130,7 @@ class TopicDisablements:
             await self._tasks.keep_running(str(topic_id), self._disable_once, topic_id, epoch)
         finally:
             self._running.discard((topic_id, epoch))
+            self._wake()  # this node may be the active controller again
 
     async def _disable_once(self, topic_id: UUID, epoch: int) -> None:
         """Send the requests until every broker has responded, then commit the state DISABLED (X-08)."""
