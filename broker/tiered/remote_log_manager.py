@@ -184,7 +184,7 @@ class RemoteLogManager:
             metrics,
             settings,
             topic_exists=topic_exists,
-            first_epoch_of=lambda topic_id: tiering_of(topic_id).first_epoch,
+            tiering_of=tiering_of,
         )
         self._quota = CopyQuota(settings, seams.clock)
         self._copying = CopyTaskContext(node_id, seams, logs, metadata, self.work, self._quota)

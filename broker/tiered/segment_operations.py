@@ -25,6 +25,7 @@ from odradek.broker.metrics.registry import Metrics
 from odradek.broker.tiered.periodic_task import BackOff
 from odradek.broker.tiered.settings import RemoteLogSettings
 from odradek.protocol.errors import KafkaError
+from odradek.replication.controller.image import NEVER_DISABLED, DisablePolicy, TopicTiering
 from odradek.seams import Seams
 from odradek.seams.offload import OBJECTS_LANE
 from odradek.seams.values import state_class
@@ -88,12 +89,11 @@ class SegmentOperations:
         settings: RemoteLogSettings,
         *,
         topic_exists: Callable[[UUID], bool] = lambda topic_id: True,
-        first_epoch_of: Callable[[UUID], int] = lambda topic_id: 0,
+        tiering_of: Callable[[UUID], TopicTiering] = lambda topic_id: NEVER_DISABLED,
     ) -> None:
-        """`topic_exists`: whether this node's metadata image has the topic. `first_epoch_of`: the tiered epoch whose
-        copies are the first that count (KIP-950)."""
+        """`topic_exists`: whether this node's metadata image has the topic. `tiering_of`: its tiering there."""
         self._topic_exists = topic_exists
-        self._first_epoch_of = first_epoch_of
+        self._tiering_of = tiering_of
         self._node_id = node_id
         self._storage = storage
         self._metadata = metadata
@@ -104,6 +104,8 @@ class SegmentOperations:
         """Number of operations per segment."""
         self._to_publish: set[RemoteLogSegmentId] = set()
         """Segments in progress that are copied and not published yet."""
+        self._writing_summaries: Counter[TopicIdPartition] = Counter()
+        """Number of summaries per partition that are being stored."""
         self._nursery: trio.Nursery | None = None
         self._pending_deletions: dict[TopicIdPartition, list[_PendingDeletion]] = {}
 
@@ -116,8 +118,10 @@ class SegmentOperations:
         return segment.id in self.in_progress
 
     def is_busy(self, partition: TopicIdPartition) -> bool:
-        """Whether this broker is copying or deleting a segment of the partition."""
-        return any(segment.partition == partition for segment in self.in_progress)
+        """Whether this broker is copying or deleting a segment of the partition, or stores its summary."""
+        return partition in self._writing_summaries or any(
+            segment.partition == partition for segment in self.in_progress
+        )
 
     def is_dangling(self, segment: RemoteLogSegmentMetadata) -> bool:
         """Whether no broker continues an incomplete copy that is not in progress here. A copy of
@@ -204,21 +208,32 @@ class SegmentOperations:
     async def put_summary(
         self, partition: TopicIdPartition, leader_epoch: int, builder: PartitionSummaryBuilder
     ) -> None:
-        """Store a summary, and delete it if the topic was deleted meanwhile. Raises KafkaError,
-        which is counted as a copy error."""
+        """Store a summary, and delete it if the topic or its remote data was deleted meanwhile. Raises
+        KafkaError, which is counted as a copy error."""
 
         def put() -> None:
             self._storage.put_summary(partition, leader_epoch, builder.encode())
 
+        self._writing_summaries[partition] += 1
         try:
             await self._seams.offload.run(put, lane=OBJECTS_LANE)
         except KafkaError:
             self._metrics.meter("RemoteCopyErrorsPerSec", topic=partition.topic).mark()
             raise
         finally:
-            if not self._topic_exists(partition.topic_id):
-                with trio.CancelScope(shield=True):
-                    await self.remove_summaries(partition)
+            try:
+                if self._is_deleted(partition.topic_id):
+                    with trio.CancelScope(shield=True):
+                        await self.remove_summaries(partition)
+            finally:
+                self._writing_summaries[partition] -= 1
+                if not self._writing_summaries[partition]:
+                    del self._writing_summaries[partition]
+
+    def _is_deleted(self, topic_id: UUID) -> bool:
+        """Whether the topic, or its remote data (KIP-950), is deleted."""
+        is_removed = self._tiering_of(topic_id).policy is DisablePolicy.DELETE
+        return is_removed or not self._topic_exists(topic_id)
 
     async def remove_summaries(self, partition: TopicIdPartition) -> None:
         """Delete all summaries of a partition. Raises KafkaError."""
@@ -384,7 +399,7 @@ class SegmentOperations:
         is_given_up = (
             state is SegmentState.DELETE_SEGMENT_STARTED
             and segment.state is SegmentState.COPY_SEGMENT_STARTED
-            and segment.tiered_epoch >= self._first_epoch_of(segment.partition.topic_id)
+            and segment.tiered_epoch >= self._tiering_of(segment.partition.topic_id).first_epoch
         )
         await self._metadata.update_segment(
             RemoteLogSegmentMetadataUpdate(

@@ -3,7 +3,10 @@ copies."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from odradek.broker.tiered.copy_task import COPIES_BEHIND_MIN
+from odradek.replication.controller.image import DisablePolicy, TieredState, TopicTiering
 from odradek.storage.tiered.errors import RemoteMetadataUnavailable, RemoteStorageUnavailable
 from odradek.storage.tiered.partition_summary import decode
 from odradek.testing.virtual_clock import VirtualClock
@@ -133,6 +136,30 @@ async def test_summary_is_removed_when_tiered_storage_is_disabled(clock: Virtual
         world.change(remote_storage_enable=False, remote_log_delete_on_disable=True)
         await world.pass_time(120)
         assert world.states() == []
+        assert summary_starts(world) == {}
+
+
+async def test_summary_in_progress_is_removed_after_the_remote_data_was_deleted(
+    clock: VirtualClock,
+) -> None:
+    """X-05: the broker has not finished while it stores a summary."""
+    async with tiered_world(clock) as world:
+        work = world.manager.work
+        busy: list[bool] = []
+        world.fill(MANY - 1)
+        await world.pass_time()
+        honest = world.storage.put_summary
+
+        def put_summary(*summary: Any) -> None:
+            honest(*summary)
+            busy.append(work.is_busy(ID))
+            world.tiering = TopicTiering(1, TieredState.DISABLING, DisablePolicy.DELETE, 1)
+
+        world.storage.put_summary = put_summary  # type: ignore[method-assign]
+        world.fill(1)
+        await world.pass_time()
+        assert busy == [True]
+        assert not work.is_busy(ID)
         assert summary_starts(world) == {}
 
 
