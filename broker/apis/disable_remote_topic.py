@@ -13,7 +13,8 @@ from odradek.broker.services import Services
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.acls import AclOperation
-from odradek.replication.controller.image import PartitionImage, TopicImage
+from odradek.replication.controller.image import DisablePolicy, PartitionImage, TopicImage
+from odradek.storage.tiered.segment_metadata import TopicIdPartition
 
 WAIT_SECONDS = 1.0
 """Longest wait until this broker's part is done; the controller then sends the request again."""
@@ -46,8 +47,9 @@ async def _find_unfinished(request: Any, services: Services) -> str | None:
     if topic is None:
         return None
     for index, partition in list(topic.partitions.items()):
-        is_here = services.node_id in partition.replicas and request.partition_id in (-1, index)
-        reason = await _find_reason(topic, index, partition, services) if is_here else None
+        if request.partition_id not in (-1, index):
+            continue
+        reason = await _find_reason(topic, index, partition, services)
         if reason is not None:
             return f"partition {topic.name}-{index}: {reason}"
     return None
@@ -57,17 +59,26 @@ async def _find_reason(
     topic: TopicImage, index: int, image: PartitionImage, services: Services
 ) -> str | None:
     """Why this broker has not finished its part for the partition, or None."""
+    is_leader = image.leader == services.node_id
     if services.tiered_storage is None:
+        tiering = services.metadata.image.tiering_of(topic.id)
+        is_missing = is_leader and tiering.policy is DisablePolicy.DELETE
+        return "this broker needs remote.log.storage.system.enable=true" if is_missing else None
+    manager = services.tiered_storage.manager
+    if manager.work.is_busy(TopicIdPartition(topic.id, topic.name, index)):
+        return "a segment is being copied or deleted"
+    if services.node_id not in image.replicas:
         return None
     try:
         partition = await services.partitions.get(topic.name, topic.id, index)
+        if is_leader and partition.leader_epoch != image.leader_epoch:
+            return "this broker is not the leader yet"
+        if is_leader and partition.log.failure is not None:
+            return "the log directory is offline"
+        return None if manager.is_disabled(partition) else manager.disablement_progress(partition)
     except KafkaError as error:
         # A replica in an offline log directory copies nothing; another broker leads.
-        return None if image.leader != services.node_id else error.message or str(error)
-    if image.leader == services.node_id and partition.leader_epoch != image.leader_epoch:
-        return "this broker is not the leader yet"
-    manager = services.tiered_storage.manager
-    return None if manager.is_disabled(partition) else manager.disablement_progress(partition)
+        return error.message or str(error) if is_leader else None
 
 
 HANDLERS = {apis.DISABLE_REMOTE_TOPIC: disable_remote_topic}

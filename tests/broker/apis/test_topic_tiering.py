@@ -112,8 +112,55 @@ async def test_disable_remote_topic_needs_cluster_action(
     assert denied.error_code.name == "cluster_authorization_failed"
     assert denied.error_message == "Cluster authorization failed."
     node = restricted(may(AclResource.CLUSTER, CLUSTER_NAME, AclOperation.CLUSTER_ACTION))
-    done = await node.ask(apis.DISABLE_REMOTE_TOPIC, 0, **values)
-    assert (done.error_code.name, done.error_message) == ("none", None)
+    unfinished = await node.ask(apis.DISABLE_REMOTE_TOPIC, 0, **values)
+    assert unfinished.error_code.name == "request_timed_out"
+
+
+async def finish(client: Any, tiered: bool = True, **replica: Any) -> str | None:
+    """Message of the response to DisableRemoteTopic of a leader with one replica of these attributes."""
+    image = client.broker.metadata.image
+    (topic_id,) = image.topics_by_id
+    log = SimpleNamespace(failure=replica.get("failure"))
+
+    async def get(*partition: object) -> Any:
+        return SimpleNamespace(leader_epoch=0, log=log)
+
+    manager = SimpleNamespace(
+        work=SimpleNamespace(is_busy=lambda id: replica.get("is_busy", False)),
+        is_disabled=lambda partition: True,
+    )
+    client.broker.partitions = SimpleNamespace(get=get)
+    client.broker.tiered_storage = SimpleNamespace(manager=manager) if tiered else None
+    values = {"topic_id": topic_id, "metadata_offset": image.offset}
+    response = await client.ask(apis.DISABLE_REMOTE_TOPIC, 0, **values)
+    assert (response.error_code.name == "none") is (response.error_message is None)
+    message: str | None = response.error_message
+    return message
+
+
+async def test_leader_that_cannot_delete_the_remote_data_has_not_finished(client: Any) -> None:
+    """X-05, X-07: without tiered storage, or with an offline log directory."""
+    await create(client, "t", DISABLING)
+    assert await finish(client) is None
+    missing = "partition t-0: this broker needs remote.log.storage.system.enable=true"
+    assert await finish(client, tiered=False) == missing
+    offline = "partition t-0: the log directory is offline"
+    assert await finish(client, failure=OSError("EIO")) == offline
+
+
+async def test_broker_without_tiered_storage_has_nothing_to_do_for_retain(client: Any) -> None:
+    """X-06."""
+    await create(client, "t", RETAINED)
+    assert await finish(client, tiered=False) is None
+
+
+async def test_broker_that_is_copying_has_not_finished_even_without_a_replica(client: Any) -> None:
+    """X-04: the copy of a leader from which the partition was reassigned."""
+    await create(client, "t", RETAINED)
+    client.broker.node_id += 1
+    assert await finish(client) is None
+    busy = "partition t-0: a segment is being copied or deleted"
+    assert await finish(client, is_busy=True) == busy
 
 
 async def test_api_versions_do_not_have_private_apis(client: Any) -> None:
