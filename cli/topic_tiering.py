@@ -41,7 +41,7 @@ UNREACHABLE_MAX_S = 300.0
 EPILOG = """\
 Without an option, the command shows the tiered state:
   ENABLED     segments are copied to the remote tier
-  DISABLING   brokers have not finished their part; all changes are refused until then
+  DISABLING   brokers have not finished their part; changes of tiered storage are refused until then
   DISABLED    all brokers have finished
   NOT_TIERED  tiered storage was never enabled, or was disabled with Kafka's form
 

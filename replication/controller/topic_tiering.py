@@ -1,6 +1,6 @@
 """Disables and enables tiered storage of topics in the form of KIP-950.
 
-A topic has a tiered state, and a tiered epoch that increases with every change of `remote.storage.enable`:
+A topic has a tiered state, and a tiered epoch that increases with every disablement and when it is enabled again:
 
 | state | disable with retain | disable with delete | enable | all brokers have responded |
 |---|---|---|---|---|
