@@ -182,13 +182,17 @@ class CopyTask:
 
 
 async def update_highest_copied_offset(
-    metadata: RemoteLogMetadataManager, id: TopicIdPartition, partition_log: PartitionLog
+    metadata: RemoteLogMetadataManager,
+    id: TopicIdPartition,
+    partition_log: PartitionLog,
+    first_epoch: int = 0,
 ) -> int:
     """Look up the log's highest copied offset, set it in the log, and return it; -1 if nothing is
     copied (T-31, T-53).
 
     A local segment counts as copied only if a contiguous sequence of copies exists, because copies
-    may have been deleted since, for example while the topic was not tiered. Raises
+    may have been deleted since, for example while the topic was not tiered. Copies of tiered epochs
+    before `first_epoch` do not count: the leader deletes them (KIP-950, X-10). Raises
     RemoteStorageError.
 
     If it is cancelled it does not change the log, because the partition may have a new role.
@@ -205,7 +209,8 @@ async def update_highest_copied_offset(
         if offset > highest or epoch is None:
             break
         segment = metadata.segment_for(id, epoch, offset)
-        last_offset = None if segment is None else segment.last_offset_of(epoch)
+        is_counted = segment is not None and segment.tiered_epoch >= first_epoch
+        last_offset = segment.last_offset_of(epoch) if segment and is_counted else None
         if last_offset is None:
             highest = offset - 1
             break

@@ -361,9 +361,7 @@ class RemoteLogManager:
                     await self._ensure_leader_epochs(tiered)
                     is_complete = True
                 await self.work.wait_for_pending_deletions(tiered.id)
-                return await update_highest_copied_offset(
-                    self._metadata, tiered.id, tiered.partition.log
-                )
+                return await self._find_highest_copied_offset(tiered)
             except RemoteResourceNotFound:
                 return None
             except KafkaError as error:  # the metadata is read again
@@ -459,9 +457,15 @@ class RemoteLogManager:
         )
 
     async def _look_up(self, tiered: _TieredPartition) -> bool:
-        await update_highest_copied_offset(self._metadata, tiered.id, tiered.partition.log)
+        await self._find_highest_copied_offset(tiered)
         await self.work.delete_own(tiered.id)
         return False
+
+    async def _find_highest_copied_offset(self, tiered: _TieredPartition) -> int:
+        first_epoch = self._tiering_of(tiered.id.topic_id).first_epoch
+        return await update_highest_copied_offset(
+            self._metadata, tiered.id, tiered.partition.log, first_epoch
+        )
 
     # Logging and metrics
 

@@ -287,6 +287,21 @@ async def test_copies_of_earlier_tiered_epochs_are_deleted_and_do_not_count(
         assert sorted(world.storage.calls) == ["copy 0", "copy 3", "delete 0", "delete 3"]
 
 
+@pytest.mark.parametrize(("first_epoch", "copied"), [(1, 5), (2, -1)])
+async def test_follower_does_not_count_copies_of_earlier_tiered_epochs(
+    clock: VirtualClock, first_epoch: int, copied: int
+) -> None:
+    """X-10: local retention must not rely on a copy that the leader deletes."""
+    async with tiered_world(clock) as world:
+        await world.pass_time(1)
+        world.follow(1)
+        world.fill(3)
+        world.tiering = TopicTiering(3, first_epoch=first_epoch)
+        await world.publish_copy(0, 5, broker=OTHER, tiered_epoch=1)
+        await world.pass_time()
+        assert world.log.highest_copied_offset == copied
+
+
 async def test_refused_copy_is_deleted_on_brokers_that_have_finished_it(
     clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
