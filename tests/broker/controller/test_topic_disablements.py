@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
+from uuid import UUID
 
 import pytest
 import trio
@@ -26,12 +27,18 @@ class Metadata:
     def __init__(self, image: MetadataImage) -> None:
         self.image = image
         self.is_active = True
+        self._callbacks: list[Callable[[bool], None]] = []
 
     def subscribe(self, listener: Callable[[Any], None]) -> None:
         pass
 
     def on_active(self, callback: Callable[[bool], None]) -> None:
-        pass
+        self._callbacks.append(callback)
+
+    def become_active(self, is_active: bool) -> None:
+        self.is_active = is_active
+        for callback in self._callbacks:
+            callback(is_active)
 
     async def perform(self, operation: Callable[[MetadataImage], Any]) -> Any:
         plan = operation(self.image)
@@ -55,13 +62,17 @@ class Brokers:
         return DisableRemoteTopicResponse(error_code=code, error_message=reason)
 
 
-async def test_missing_brokers_are_reported_with_their_last_reason(
-    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
-) -> None:
+def disabling_topic() -> tuple[Metadata, UUID]:
     image, _ = create(cluster(3), NewTopic("t", 1, 3))
     (topic_id,) = image.topics_by_id
     disabling = disable("t", NEVER_DISABLED, DisablePolicy.DELETE)
-    metadata = Metadata(committed(image, [tiering_record(topic_id, disabling)]))
+    return Metadata(committed(image, [tiering_record(topic_id, disabling)])), topic_id
+
+
+async def test_missing_brokers_are_reported_with_their_last_reason(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    metadata, topic_id = disabling_topic()
     brokers = Brokers({1: None, 2: "partition t-0: 5 remote segments", 3: Unreachable("refused")})
     disablements = TopicDisablements(metadata, brokers)  # type: ignore[arg-type]
 
@@ -90,4 +101,25 @@ async def test_missing_brokers_are_reported_with_their_last_reason(
         await trio.sleep(20)
         assert metadata.image.tiering[topic_id].state is TieredState.DISABLED
         assert (disablements.brokers(topic_id), disablements.missing_brokers) == ([], 0)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("steps", range(5))
+async def test_controller_that_is_soon_active_again_completes_the_disablement(
+    autojump_clock: trio.testing.MockClock, steps: int
+) -> None:
+    """X-09: the task of the previous term may not have ended yet."""
+    metadata, topic_id = disabling_topic()
+    brokers = Brokers({1: None, 2: "not yet", 3: None})
+    disablements = TopicDisablements(metadata, brokers)  # type: ignore[arg-type]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(disablements.run)
+        await trio.sleep(1)
+        metadata.become_active(False)
+        for _ in range(steps):
+            await trio.lowlevel.checkpoint()
+        metadata.become_active(True)
+        brokers.reasons[2] = None
+        await trio.sleep(20)
+        assert metadata.image.tiering[topic_id].state is TieredState.DISABLED
         nursery.cancel_scope.cancel()
