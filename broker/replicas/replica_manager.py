@@ -148,20 +148,27 @@ class ReplicaManager:
     # Start
 
     def check_no_tiered_topics(self) -> None:
-        """Check at start without tiered storage that no topic is tiered, as Kafka does. Raises
-        CannotStart.
+        """Check at start without tiered storage that no topic is tiered, as Kafka does, or has retained
+        remote data (KIP-950). Raises CannotStart.
 
         The logs of such a topic would lose their remote records and their log start offsets.
         """
         image = self._environment.metadata.image
         for name in image.topics_by_name:
-            configs = with_disable_policy(image.topic_configs(name))
-            enabled = configs.get("remote.storage.enable", "")
+            configs = image.topic_configs(name)
+            enabled = with_disable_policy(configs).get("remote.storage.enable", "")
             if enabled.strip().lower() == "true":
+                is_retained = configs.get("remote.log.disable.policy") == "retain"
+                config = (
+                    "remote.log.disable.policy=retain"
+                    if is_retained
+                    else "remote.storage.enable=true"
+                )
                 raise CannotStart(
-                    f"topic {name} has remote.storage.enable=true, but this broker does not have"
+                    f"topic {name} has {config}, but this broker does not have"
                     " remote.log.storage.system.enable=true: start it with that and an object store"
-                    " (--tiered sets both), or delete such topics before you disable tiered storage"
+                    " (--tiered sets both), or delete such topics or their remote data before you disable"
+                    " tiered storage"
                 )
 
     async def load(self) -> PartitionTable:

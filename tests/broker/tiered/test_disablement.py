@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from odradek.broker.apis.disable_remote_topic import _find_reason
+from odradek.broker.node import CannotStart
 from odradek.protocol.errors import KafkaError
 from odradek.replication.controller.image import DisablePolicy, TieredState, TopicTiering
+from odradek.testing import Broker
 from tests.support.tiered_topic_broker import VALUES, TieredBroker, stage
 
 ENABLE, POLICY = "remote.storage.enable", "remote.log.disable.policy"
@@ -105,3 +107,15 @@ async def test_leader_that_remains_in_the_next_leader_epoch_finishes(tmp_path: P
         assert await _find_reason(topic, 0, later, services)
         partition.update(later)
         assert await _find_reason(topic, 0, later, services) is None
+
+
+async def test_broker_without_tiered_storage_does_not_start_with_retained_data(
+    tmp_path: Path,
+) -> None:
+    """X-06: it would lose the log start offset."""
+    async with stage(tmp_path) as tiered:
+        await tiered.create()
+        await disabled(tiered, "retain")
+    with pytest.raises(CannotStart, match=r"topic orders has remote\.log\.disable\.policy=retain"):
+        async with Broker(data=tmp_path / "data"):
+            pass
