@@ -65,10 +65,9 @@ async def _find_reason(
         is_missing = is_leader and tiering.policy is DisablePolicy.DELETE
         return "this broker needs remote.log.storage.system.enable=true" if is_missing else None
     manager = services.tiered_storage.manager
-    if manager.work.is_busy(TopicIdPartition(topic.id, topic.name, index)):
-        return "a segment is being copied or deleted"
     if services.node_id not in image.replicas:
-        return None
+        is_busy = manager.work.is_busy(TopicIdPartition(topic.id, topic.name, index))
+        return "a segment is being copied or deleted" if is_busy else None
     try:
         partition = await services.partitions.get(topic.name, topic.id, index)
         if is_leader and partition.leader_epoch != image.leader_epoch:

@@ -4,8 +4,8 @@
 | role | copy task | expiration task | follower task |
 |---|---|---|---|
 | leader | yes | yes | |
-| leader, remote.log.copy.disable | | yes | |
-| leader, remote storage disabled with remote.log.delete.on.disable | | deletes all segments | |
+| leader, remote.log.copy.disable, or the policy retain | | yes | |
+| leader, remote storage disabled with remote.log.delete.on.disable, or the policy delete | | deletes all segments | |
 | follower, or no leader | | its own abandoned copies | yes (T-53) |
 | no replica, or not tiered | | | |
 
@@ -255,8 +255,10 @@ class RemoteLogManager:
     def disablement_progress(self, partition: Partition) -> str:
         """Why `is_disabled` is false, for the operator."""
         known = self._table.get((partition.topic, partition.index))
-        if known is None or known.remover is None:
+        if known is None or known.role is not TieredRole.REMOVES:
             return "a segment is being copied, or the change of the configs is not applied yet"
+        if known.remover is None:
+            return "the remote log metadata is not read to its end yet"
         try:
             return known.remover.progress
         except KafkaError as error:

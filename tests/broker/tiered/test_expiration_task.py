@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -321,6 +322,25 @@ async def test_disabling_with_delete_on_disable_empties_remote_tier(clock: Virtu
         assert world.storage.kept == {}
         assert world.states() == []
         assert world.log.log_start_offset == world.log.local_log_start_offset == 6
+
+
+async def test_progress_of_a_deletion_is_the_number_of_remaining_segments(
+    clock: VirtualClock,
+) -> None:
+    """X-05, X-07."""
+    async with tiered_world(clock) as world:
+        world.fill(2)
+        await world.pass_time()
+        world.storage.failing["delete"] = RemoteStorageUnavailable("503")
+        world.change(remote_storage_enable=False, remote_log_delete_on_disable=True)
+        progress = partial(world.manager.disablement_progress, world.partition)
+        assert progress() == "the remote log metadata is not read to its end yet"
+        await world.pass_time()
+        assert progress().startswith("2 remote segments are not deleted yet: ")
+        assert not world.manager.is_disabled(world.partition)
+        world.storage.failing.clear()
+        await world.pass_time(120)
+        assert world.manager.is_disabled(world.partition)
 
 
 async def test_disabled_topic_is_emptied_in_consecutive_runs(clock: VirtualClock) -> None:
