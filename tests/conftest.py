@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -42,6 +43,28 @@ def pytest_configure() -> None:
 def pytest_collection_finish() -> None:
     """Exclude the collected tests and the modules, which exist to the end, from garbage collections."""
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def unchanged_log_levels() -> Iterator[None]:
+    """Restore the levels of the root logger and of Odradek's loggers: a broker in the tests' process changes them when
+    a client alters them (BROKER_LOGGER), and the messages of later tests would be others."""
+    levels = {logger: logger.level for logger in _loggers()}
+    yield
+    for logger in _loggers():
+        before = levels.get(logger, logging.NOTSET)
+        if logger.level != before:
+            logger.setLevel(before)
+
+
+def _loggers() -> list[logging.Logger]:
+    named = logging.root.manager.loggerDict.items()
+    ours = [
+        logger
+        for name, logger in named
+        if name.startswith("odradek") and isinstance(logger, logging.Logger)
+    ]
+    return [logging.root, *ours]
 
 
 @pytest.fixture
