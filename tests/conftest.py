@@ -59,12 +59,12 @@ def unchanged_log_levels() -> Iterator[None]:
 
 def _loggers() -> list[logging.Logger]:
     named = logging.root.manager.loggerDict.items()
-    ours = [
+    of_odradek = [
         logger
         for name, logger in named
         if name.startswith("odradek") and isinstance(logger, logging.Logger)
     ]
-    return [logging.root, *ours]
+    return [logging.root, *of_odradek]
 
 
 @pytest.fixture

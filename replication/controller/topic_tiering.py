@@ -223,7 +223,9 @@ def _disabled(
     if not was_enabled and tiering.state is TieredState.ENABLED:
         raise _invalid_request(f"{DISABLE_POLICY} requires a topic with {ENABLE}=true")
     if policy is DisablePolicy.RETAIN and _deletes(after):
-        raise _invalid_request(f"{DISABLE_POLICY}=retain contradicts {DELETE_ON_DISABLE}=true")
+        raise _invalid_request(
+            f"{DISABLE_POLICY}=retain contradicts {DELETE_ON_DISABLE}=true, which has to be removed first"
+        )
     if policy is tiering.policy:
         return tiering
     if policy is DisablePolicy.RETAIN and tiering.state is TieredState.DISABLED:
