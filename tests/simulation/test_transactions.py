@@ -55,7 +55,7 @@ def set_last_stable_offset_to_high_watermark(patch: pytest.MonkeyPatch) -> None:
 
 
 def omit_aborted_transactions(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(PartitionLog, "aborted_transactions", lambda log, start, end: [])
+    patch.setattr(PartitionLog, "aborted_transactions", lambda log, start, end, **options: [])
 
 
 def append_duplicate_batches(patch: pytest.MonkeyPatch) -> None:
