@@ -27,6 +27,7 @@ from odradek.broker.replicas.partition_table import PartitionTable
 from odradek.protocol.topics import TopicPartition
 from odradek.replication.controller import image as images
 from odradek.replication.controller.image import MetadataDelta, TopicImage
+from odradek.replication.controller.topic_tiering import is_tiered
 from odradek.replication.partition.partition import Partition
 from odradek.storage.directories.log_directory import LogDirectory
 from odradek.storage.errors import DiskFull, NoDirectory
@@ -156,8 +157,7 @@ class ReplicaManager:
         image = self._environment.metadata.image
         for name in image.topics_by_name:
             configs = image.topic_configs(name)
-            enabled = with_disable_policy(configs).get("remote.storage.enable", "")
-            if enabled.strip().lower() == "true":
+            if is_tiered(with_disable_policy(configs)):
                 is_retained = configs.get("remote.log.disable.policy") == "retain"
                 config = (
                     "remote.log.disable.policy=retain"
