@@ -173,8 +173,42 @@ APIS = _rows
 
 DISABLE_REMOTE_TOPIC = Api(20_950, "disable_remote_topic", 0, 0, 0, BROKER, 0)
 DESCRIBE_TOPIC_TIERING = Api(20_951, "describe_topic_tiering", 0, 0, 0, EITHER, 0)
+
+DISKLESS_CREATE_PARTITIONS = Api(93, "diskless_create_partitions", 0, 0, 0, BROKER, 0)
+DISKLESS_DELETE_TOPICS = Api(94, "diskless_delete_topics", 0, 0, 0, BROKER, 0)
+DISKLESS_COMMIT_FILE = Api(95, "diskless_commit_file", 0, 0, 0, BROKER, 0)
+DISKLESS_DELETE_RECORDS = Api(96, "diskless_delete_records", 0, 0, 0, BROKER, 0)
+DISKLESS_LIST_OFFSETS = Api(97, "diskless_list_offsets", 0, 0, 0, BROKER, 0)
+DISKLESS_FIND_BATCHES = Api(98, "diskless_find_batches", 0, 0, 0, BROKER, 0)
+DISKLESS_DESCRIBE_FILES = Api(100, "diskless_describe_files", 0, 0, 0, BROKER, 0)
+DISKLESS_HAND_OVER_FILE = Api(21_640, "diskless_hand_over_file", 0, 0, 0, BROKER, 0)
+DISKLESS_DESCRIBE_COORDINATORS = Api(21_641, "diskless_describe_coordinators", 0, 0, 0, BROKER, 0)
+DISKLESS_FETCH_SNAPSHOT = Api(21_642, "diskless_fetch_snapshot", 0, 0, 0, BROKER, 0)
+DISKLESS_LIST_FILES = Api(21_643, "diskless_list_files", 0, 0, 0, BROKER, 0)
+DISKLESS_APIS: Mapping[int, Api] = {
+    api.key: api
+    for api in (
+        DISKLESS_CREATE_PARTITIONS,
+        DISKLESS_DELETE_TOPICS,
+        DISKLESS_COMMIT_FILE,
+        DISKLESS_DELETE_RECORDS,
+        DISKLESS_LIST_OFFSETS,
+        DISKLESS_FIND_BATCHES,
+        DISKLESS_DESCRIBE_FILES,
+        DISKLESS_HAND_OVER_FILE,
+        DISKLESS_DESCRIBE_COORDINATORS,
+        DISKLESS_FETCH_SNAPSHOT,
+        DISKLESS_LIST_FILES,
+    )
+}
+"""APIs of the coordinators of diskless topics (KIP-1164, D-01), and private ones beside them.
+
+Apache Kafka 4.3 does not have them, and a later version may use their keys for other APIs.
+"""
+
 PRIVATE_APIS: Mapping[int, Api] = {
-    api.key: api for api in (DISABLE_REMOTE_TOPIC, DESCRIBE_TOPIC_TIERING)
+    **{api.key: api for api in (DISABLE_REMOTE_TOPIC, DESCRIBE_TOPIC_TIERING)},
+    **DISKLESS_APIS,
 }
 """APIs of Odradek that Kafka does not have, by key. ApiVersions does not report them."""
 

@@ -13,7 +13,7 @@ from dataclasses import fields
 from importlib import import_module
 from typing import Any, cast
 
-from odradek.protocol.apis import APIS, PRIVATE_APIS
+from odradek.protocol.apis import APIS, DISKLESS_APIS, PRIVATE_APIS
 from odradek.protocol.codec.reading import MAX_ELEMENTS, compile_reader, compile_steps_reader
 from odradek.protocol.codec.structure import Structure, kio_structure, record_structure
 from odradek.protocol.codec.writing import Encoded as Encoded
@@ -113,9 +113,9 @@ def field(entity: Any, name: str, default: Any = None) -> Any:
 def load(api_key: int, version: int, direction: str) -> type[Any]:
     """Import the class of a message: kio's, or that of a private API. `direction` is "request" or "response"."""
     if (private := PRIVATE_APIS.get(api_key)) is not None:
-        from odradek.protocol.schemas import private_apis
-
-        return cast(type[Any], getattr(private_apis, private.title + direction.title()))
+        schemas = "diskless_apis" if api_key in DISKLESS_APIS else "private_apis"
+        module = import_module(f"odradek.protocol.schemas.{schemas}")
+        return cast(type[Any], getattr(module, private.title + direction.title()))
     name = APIS[api_key].name
     module = import_module(f"kio.schema.{name}.v{version}.{direction}")
     return cast(type[Any], getattr(module, APIS[api_key].title + direction.title()))

@@ -1,6 +1,6 @@
 """Encodes and decodes stored records, and maps their keys and types to classes.
 
-Metadata records and remote log metadata records: uvarint frame version 1, uvarint API key, uvarint version, body.
+Metadata records, remote log metadata records and diskless metadata records: uvarint frame version 1, uvarint API key, uvarint version, body.
 Coordinator records: a key is a type (int16) and a body of version 0; a value is a version (int16) and a body.
 The class of a record is loaded when its key is first used. Malformed bytes, unknown records and trailing bytes raise
 InvalidRecord, which the caller handles, because the bytes come from a disk.
@@ -62,6 +62,14 @@ _REMOTE_LOG: Mapping[int, tuple[str, str]] = {
     1: ("remote_log_records", "RemoteLogSegmentMetadataUpdateRecord"),
     2: ("remote_log_records", "RemotePartitionDeleteMetadataRecord"),
     3: ("remote_log_records", "RemoteLogSegmentMetadataSnapshotRecord"),
+}
+_DISKLESS: Mapping[int, tuple[str, str]] = {
+    100: ("diskless_records", "DisklessPartitionCreatedRecord"),
+    101: ("diskless_records", "DisklessTopicDeletedRecord"),
+    102: ("diskless_records", "DisklessFileCommittedRecord"),
+    103: ("diskless_records", "DisklessRecordsDeletedRecord"),
+    21_640: ("diskless_records", "DisklessFileOwnershipRecord"),
+    21_641: ("diskless_records", "DisklessFileRemovedRecord"),
 }
 _CONSUMER, _SHARE, _STREAMS = (
     "consumer_group_records",
@@ -138,6 +146,16 @@ def decode_remote_log_record(data: Buffer) -> Any:
     return _decode_framed(_REMOTE_LOG, data)
 
 
+def encode_diskless_record(record: Any) -> bytes:
+    """Encode a record of `__diskless_metadata` (KIP-1164, D-12)."""
+    return _encode_framed(record, None)
+
+
+def decode_diskless_record(data: Buffer) -> Any:
+    """Decode a record of `__diskless_metadata`."""
+    return _decode_framed(_DISKLESS, data)
+
+
 def framed_version(data: Buffer) -> tuple[int, int]:
     """API key and version of an encoded metadata record or remote log metadata record."""
     key, version, _ = _read_frame(data)
@@ -207,7 +225,7 @@ def decode(record_type: type[R], version: int, data: Buffer, offset: int = 0) ->
 
 def all_record_types() -> dict[str, list[type[Any]]]:
     """All classes of records by kind and key, for tests and tools that list them."""
-    framed = {"metadata": _METADATA, "remote_log": _REMOTE_LOG}
+    framed = {"metadata": _METADATA, "remote_log": _REMOTE_LOG, "diskless": _DISKLESS}
     keyed = {"group": _GROUPS, "transaction": _TRANSACTIONS}
     types = {family: [_load(*row) for row in table.values()] for family, table in framed.items()}
     for family, table in keyed.items():

@@ -1,0 +1,1 @@
+"""Durable state of diskless topics: WAL files in object storage, and the state of their coordinators (KIP-1164)."""
