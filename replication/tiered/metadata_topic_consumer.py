@@ -191,10 +191,14 @@ class MetadataTopicConsumer:
     async def _read_from(self, lane: Lane, node_id: int) -> None:
         """Read the metadata partitions that a broker leads, until it leads none."""
         reader = Reader(self._clusters[lane], self._options)
+        without_leader: set[int] = set()
         try:
             while True:
                 leaders = await self._leaders(lane)
                 cursors = self._subscriptions.cursors(lane)
+                before, without_leader = without_leader, cursors.keys() - leaders.keys()
+                if without_leader - before:
+                    self._changed[lane].set()  # `_keep_readers` looks their leaders up
                 led = [each for each in leaders if leaders[each] == node_id and each in cursors]
                 if not led:
                     return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -19,6 +20,8 @@ from odradek.replication.tiered.metadata_snapshots import (
     MetadataSnapshots,
     file_name,
 )
+from odradek.replication.tiered.metadata_subscriptions import Lane
+from odradek.replication.tiered.metadata_topic_consumer import WAIT_S
 from odradek.replication.tiered.topic_metadata_manager import REOPEN_S
 from odradek.seams.files import Path
 from odradek.storage.tiered.errors import (
@@ -257,6 +260,31 @@ def test_publication_survives_move_of_metadata_leader() -> None:
         }
 
     run(main, 3)
+
+
+def test_leader_of_metadata_partition_that_is_unknown_for_a_moment_is_looked_up_again() -> None:
+    """A reader of two metadata partitions requests their leaders from a broker whose metadata is outdated."""
+
+    async def main(world: MetadataWorld) -> None:
+        manager = world.manager(1)
+        place = manager.metadata_partition_of(A)
+        other = next(
+            each
+            for each in (TopicIdPartition(UUID(int=n), "hotels", 0) for n in range(2, 99))
+            if manager.metadata_partition_of(each) != place
+        )
+        manager.partitions_changed([A, other], [])
+        for each in (A, other):
+            await manager.wait_ready(each)
+        await trio.sleep(2 * WAIT_S)  # until nothing changes any more
+        assert manager._consumer is not None
+        topic = manager._consumer._clusters[Lane.LIVE].topics[METADATA_TOPIC]
+        topic.partitions[place] = replace(topic.partitions[place], leader=-1)
+        await trio.sleep(2 * WAIT_S)
+        with trio.fail_after(5):
+            await copied(world, 1, A, 0)
+
+    run(main)
 
 
 def test_unknown_and_corrupt_records_are_skipped(caplog: pytest.LogCaptureFixture) -> None:
