@@ -7,6 +7,8 @@ from typing import Final, NamedTuple
 
 MAX_LENGTH: Final = 249
 CLUSTER_METADATA: Final = "__cluster_metadata"
+DISKLESS_METADATA: Final = "__diskless_metadata"
+"""Topic whose leaders are the coordinators of diskless topics (KIP-1164, D-13)."""
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 

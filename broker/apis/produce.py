@@ -14,7 +14,10 @@ from uuid import UUID
 
 import trio
 
-from odradek.broker.coordination.internal_topics import is_coordinator_topic
+from odradek.broker.coordination.internal_topics import (
+    DISKLESS_METADATA_TOPIC,
+    is_coordinator_topic,
+)
 from odradek.broker.requests.context import RequestContext
 from odradek.broker.requests.route import WOULD_BLOCK, Route
 from odradek.broker.security.request_authorization import (
@@ -339,7 +342,9 @@ def _append(
     """Append one batch; errors are set in the result. Raises ValidationTooSlow without any effect unless the
     batch is `checked`."""
     try:
-        if is_coordinator_topic(partition.topic) and ctx.client_id != "__admin_client":
+        if is_coordinator_topic(partition.topic) and (
+            ctx.client_id != "__admin_client" or partition.topic == DISKLESS_METADATA_TOPIC
+        ):
             raise KafkaError(
                 ErrorCode.invalid_topic_exception,
                 f"Cannot append to internal topic {partition.topic}",

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from odradek.protocol.topics import DISKLESS_METADATA
 from odradek.seams.values import value_class
 
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
-COORDINATOR_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, "__share_group_state"})
+DISKLESS_METADATA_TOPIC = DISKLESS_METADATA
+COORDINATOR_TOPICS = frozenset(
+    {OFFSETS_TOPIC, TRANSACTIONS_TOPIC, "__share_group_state", DISKLESS_METADATA_TOPIC}
+)
 INTERNAL_TOPICS = COORDINATOR_TOPICS | {"__remote_log_metadata"}
 """Topics that Metadata reports as internal (T-44: Kafka 4.x does not report the last as internal)."""
 

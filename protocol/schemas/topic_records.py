@@ -33,7 +33,9 @@ class RemoveTopicRecord(StoredRecord):
 class PartitionRecord(StoredRecord):
     """Complete state of a partition.
 
-    `directories` are the log directory ids of the replicas, in the order of `replicas`.
+    `directories` are the log directory ids of the replicas, in the order of `replicas`. `diskless_coordinator` is
+    private, and Kafka skips it: the partition of `__diskless_metadata` that coordinates a partition of a diskless
+    topic, -1 for other topics (KIP-1164, D-14).
     """
 
     __api_key__: ClassVar[int] = 3
@@ -53,6 +55,7 @@ class PartitionRecord(StoredRecord):
         "[]int32", None, since=2, tag=1, nullable=True
     )
     last_known_elr: tuple[int, ...] | None = wire("[]int32", None, since=2, tag=2, nullable=True)
+    diskless_coordinator: int = wire("int32", -1, tag=21_640)
 
 
 @record

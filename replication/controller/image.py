@@ -40,6 +40,7 @@ CLIENT_METRICS: Final = 16
 GROUP: Final = 32
 
 NO_LEADER: Final = -1
+NO_COORDINATOR: Final = -1
 
 # Reserved directory ids (KIP-858)
 MIGRATING: Final = UUID(int=0)  # assigned before KIP-858
@@ -66,7 +67,8 @@ class PartitionImage:
 
     `elr` are replicas outside the ISR with all committed records; `last_known_elr` is the fallback
     (KIP-966). `leader_recovery_state` is 1 after an unclean election until the leader has recovered
-    (KIP-704).
+    (KIP-704). A partition of a diskless topic has no replicas and no leader; `diskless_coordinator`
+    is the partition of `__diskless_metadata` that coordinates it (D-14), -1 for other topics.
     """
 
     replicas: tuple[int, ...]
@@ -80,6 +82,7 @@ class PartitionImage:
     adding_replicas: tuple[int, ...] = ()
     elr: tuple[int, ...] = ()
     last_known_elr: tuple[int, ...] = ()
+    diskless_coordinator: int = NO_COORDINATOR
 
     def directory_of(self, replica: int) -> UUID:
         """Directory of a replica. ValueError if the broker has none."""
@@ -88,6 +91,16 @@ class PartitionImage:
     @property
     def is_reassigning(self) -> bool:
         return bool(self.adding_replicas or self.removing_replicas)
+
+    @property
+    def is_diskless(self) -> bool:
+        """Whether the partition's data is only in the object store (KIP-1150)."""
+        return self.diskless_coordinator != NO_COORDINATOR
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether the partition needs a leader and has none. Diskless partitions need none."""
+        return self.leader == NO_LEADER and self.diskless_coordinator == NO_COORDINATOR
 
 
 class TieredState(IntEnum):
@@ -128,6 +141,12 @@ class TopicImage:
     name: str
     id: UUID
     partitions: Mapping[int, PartitionImage]
+
+    @property
+    def is_diskless(self) -> bool:
+        """Whether the topic was created with `diskless.enable=true`; all its partitions are diskless."""
+        first = self.partitions.get(0)
+        return first is not None and first.diskless_coordinator != NO_COORDINATOR
 
 
 @value_class
@@ -211,6 +230,8 @@ class MetadataImage:
     quotas: Mapping[QuotaEntity, Mapping[str, float]] = field(default_factory=dict)
     tiering: Mapping[UUID, TopicTiering] = field(default_factory=dict)
     """By topic id."""
+    diskless_topics: Mapping[UUID, str] = field(default_factory=dict)
+    """Names of the diskless topics by topic id (KIP-1150)."""
 
     def topic(self, name: str) -> TopicImage | None:
         return self.topics_by_name.get(name)

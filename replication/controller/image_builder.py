@@ -78,6 +78,7 @@ class ImageBuilder:
         self._tokens = CopyOnWriteTable(image.delegation_tokens)
         self._quotas = CopyOnWriteTable(image.quotas)
         self._tiering = CopyOnWriteTable(image.tiering)
+        self._diskless = CopyOnWriteTable(image.diskless_topics)
         self._next_producer_id = image.next_producer_id
         # Tables of a topic or resource that this draft has copied already, and may write to
         self._open_partitions: dict[UUID, dict[int, PartitionImage]] = {}
@@ -123,6 +124,7 @@ class ImageBuilder:
             delegation_tokens=self._tokens.now,
             quotas=self._quotas.now,
             tiering=self._tiering.now,
+            diskless_topics=self._diskless.now,
         )
         return MetadataDelta(
             before=before,
@@ -162,6 +164,8 @@ class ImageBuilder:
         self._open_partitions.pop(topic.id, None)
         if topic.id in self._tiering.now:
             del self._tiering.write()[topic.id]
+        if topic.id in self._diskless.now:
+            del self._diskless.write()[topic.id]
         for index in topic.partitions:
             self._changed_partitions.pop((topic.id, index), None)
         if self._created.pop(topic.id, None) is None:
@@ -182,7 +186,10 @@ class ImageBuilder:
     def _partition(self, record: Any) -> None:
         if record.partition_id < 0:
             raise InvalidMetadata(f"partition {record.partition_id} of topic {record.topic_id}")
-        self._put_partition(record.topic_id, record.partition_id, partition_from_record(record))
+        partition = partition_from_record(record)
+        self._put_partition(record.topic_id, record.partition_id, partition)
+        if partition.is_diskless and record.topic_id not in self._diskless.now:
+            self._diskless.write()[record.topic_id] = self._ids.now[record.topic_id].name
 
     def _partition_change(self, record: Any) -> None:
         topic = self._ids.now.get(record.topic_id)

@@ -29,6 +29,7 @@ def partition_from_record(record: PartitionRecord) -> PartitionImage:
         adding_replicas=tuple(record.adding_replicas),
         elr=tuple(record.eligible_leader_replicas or ()),
         last_known_elr=tuple(record.last_known_elr or ()),
+        diskless_coordinator=record.diskless_coordinator,
     )
 
 
@@ -59,6 +60,7 @@ def merge_partition_change(before: PartitionImage, record: PartitionChangeRecord
         last_known_elr=before.last_known_elr
         if record.last_known_elr is None
         else tuple(record.last_known_elr),
+        diskless_coordinator=before.diskless_coordinator,
     )
 
 
@@ -89,4 +91,5 @@ def partition_record(topic_id: UUID, index: int, partition: PartitionImage) -> P
         directories=partition.directories,
         eligible_leader_replicas=partition.elr or None,
         last_known_elr=partition.last_known_elr or None,
+        diskless_coordinator=partition.diskless_coordinator,
     )

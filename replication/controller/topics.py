@@ -13,7 +13,12 @@ from typing import Any
 from uuid import UUID
 
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.topics import CLUSTER_METADATA, collision_key, name_error
+from odradek.protocol.topics import (
+    CLUSTER_METADATA,
+    DISKLESS_METADATA,
+    collision_key,
+    name_error,
+)
 from odradek.replication.controller.configs import config_records
 from odradek.replication.controller.controller_result import (
     MAX_RECORDS,
@@ -24,7 +29,12 @@ from odradek.replication.controller.controller_result import (
     check_size,
     no_mutation_quota,
 )
-from odradek.replication.controller.image import TOPIC, MetadataImage, PartitionImage
+from odradek.replication.controller.image import (
+    TOPIC,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
 from odradek.replication.controller.partition_registration import partition_record
 from odradek.replication.controller.replica_assignment import (
     ALL_FENCED,
@@ -297,10 +307,19 @@ def delete_topics(
     *,
     charge: MutationCharge = no_mutation_quota,
 ) -> ControllerResult[list[DeletedTopic]]:
-    """Delete topics by name and id (KIP-516); one result per name and id, in request order."""
+    """Delete topics by name and id (KIP-516); one result per name and id, in request order.
+
+    `__diskless_metadata` has the metadata of all diskless topics: it cannot be deleted before them.
+    """
     from odradek.protocol.schemas.topic_records import RemoveTopicRecord
 
     to_delete, responses = _find_topics_to_delete(image, names, ids)
+    coordinators = image.topics_by_name.get(DISKLESS_METADATA)
+    if coordinators is not None and coordinators.id in to_delete:
+        kept = image.diskless_topics.keys() - to_delete.keys()
+        if kept:
+            del to_delete[coordinators.id]
+            responses.append(_in_use(coordinators, image.diskless_topics[min(kept)], len(kept)))
     records = []
     check_size(list(to_delete))
     for topic_id, name in to_delete.items():
@@ -346,6 +365,16 @@ def _find_topics_to_delete(
         else:
             to_delete[topic.id] = name
     return to_delete, responses
+
+
+def _in_use(coordinators: TopicImage, example: str, count: int) -> DeletedTopic:
+    return DeletedTopic(
+        coordinators.name,
+        coordinators.id,
+        ErrorCode.topic_deletion_disabled,
+        f"{coordinators.name} has the metadata of {count} diskless topics, such as {example}, which"
+        " have to be deleted first.",
+    )
 
 
 def _kept(name: str | None, topic_id: UUID | None, reason: str) -> DeletedTopic:
