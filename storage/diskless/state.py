@@ -73,6 +73,15 @@ class CommittedBatch:
 
 
 @value_class
+class FileBatch:
+    """A live batch of a file, with its partition."""
+
+    topic_id: UUID
+    index: int
+    batch: CommittedBatch
+
+
+@value_class
 class ProducerBatch:
     """A batch of an idempotent producer that is remembered for duplicates."""
 
@@ -97,7 +106,11 @@ class FileState:
     """A WAL file as one coordinator tracks it (D-21).
 
     `is_owner`: the coordinator is the first of `owner_ids`, or the file was handed over to it. `uploaded_ms` is in the
-    object key. `unused_since_ms` is the append time of the record that removed the last live batch, -1 before.
+    object key. `unused_since_ms` is the append time of the record that removed the last live batch, or that committed
+    the file without any batch; it is -1 while there are live batches.
+
+    A file may be committed by several records: a broker commits a file again after a timeout, or after it has created
+    a partition. Each record adds its batches.
     """
 
     object_key: str
@@ -194,6 +207,10 @@ class DisklessState(Protocol):
         ...
 
     def file(self, object_key: str) -> FileState | None: ...
+
+    def file_batches(self, object_key: str) -> Sequence[FileBatch]:
+        """Live batches of a file by byte offset, which a repeated commit of the file is compared with (D-07)."""
+        ...
 
     def files(self, after: str = "", limit: int = 1000) -> Sequence[FileState]:
         """Files whose keys sort after `after`, by key."""
