@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from typing import cast
 
 from odradek.broker.config.all_configs import BROKER, CLIENT_METRICS, GROUP, TOPIC, listener_base
+from odradek.broker.config.broker_checks import check_local_retention
 from odradek.broker.config.config_layers import refused_dynamic
-from odradek.broker.config.server_config import ServerConfig, check_local_retention
+from odradek.broker.config.server_config import ServerConfig
 from odradek.broker.config.types import ConfigError, ConfigType, ResourceType
 from odradek.protocol.errors import ErrorCode, KafkaError
 
