@@ -201,7 +201,7 @@ DISKLESS_APIS: Mapping[int, Api] = {
         DISKLESS_LIST_FILES,
     )
 }
-"""APIs of the coordinators of diskless topics (KIP-1164, D-01), and private ones beside them.
+"""APIs of the coordinators of diskless topics: those of KIP-1164 (D-01), and private ones from 21640 on.
 
 Apache Kafka 4.3 does not have them, and a later version may use their keys for other APIs.
 """

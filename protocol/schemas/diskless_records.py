@@ -1,7 +1,7 @@
 """Records of `__diskless_metadata`, the log of the coordinators of diskless topics (KIP-1164, D-12).
 
-Records 100 to 103 are those of the KIP. Those from 21640 on are private: the KIP does not say how a coordinator
-remembers that it received the ownership of a file, or that it need not track a file any more.
+Records 100 to 103 are those of the KIP. Those from 21640 on are private: the KIP has no
+record for a coordinator that receives the ownership of a file, or that does not track a file any more.
 """
 
 from __future__ import annotations

@@ -44,9 +44,9 @@ def _entity(schema: type, source: random.Random) -> Any:
 
 
 def _item_type(metadata: Mapping[str, Any]) -> str | None:
-    """Type of a field or, as kio has it, of the items of an array."""
-    kafka_type = metadata.get("kafka_type")
-    return kafka_type and str(kafka_type).removeprefix("[]")
+    """Primitive type of a field or, as kio has it, of the items of an array. None is a struct."""
+    kafka_type = str(metadata.get("kafka_type", "struct")).removeprefix("[]")
+    return None if kafka_type == "struct" else kafka_type
 
 
 def _value(hint: Any, kafka_type: str | None, source: random.Random) -> Any:
