@@ -24,7 +24,8 @@ directory. No file is changed. The broker may be running; then the last batch of
 in the output.
 
 Directories are searched recursively. Records of __consumer_offsets, __transaction_state,
-__cluster_metadata and __remote_log_metadata are decoded, based on the topic in the directory's name.
+__cluster_metadata, __remote_log_metadata and __diskless_metadata are decoded, based on the topic in the
+directory's name.
 """
 EPILOG = """\
 examples:
@@ -36,7 +37,7 @@ examples:
 
 exit status: 0 for success, 1 if a file is unreadable or corrupt, 2 for wrong usage
 """
-DECODERS = ("auto", "none", "offsets", "transactions", "metadata", "remote")
+DECODERS = ("auto", "none", "offsets", "transactions", "metadata", "remote", "diskless")
 FAILED = 1
 
 

@@ -123,6 +123,16 @@ def remote_log_record(record: Record) -> Decoded:
     return {"key": None, "value": _typed(serde.decode_remote_log_record(record.value), version)}
 
 
+def diskless_record(record: Record) -> Decoded:
+    """Decode a record of `__diskless_metadata` (KIP-1164, D-12)."""
+    from odradek.protocol.schemas import serde
+
+    if record.value is None:
+        raise KafkaError("the record has no value")
+    _, version = serde.framed_version(record.value)
+    return {"key": None, "value": _typed(serde.decode_diskless_record(record.value), version)}
+
+
 def _typed(message: Any, version: int) -> Json:
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(message).__name__).upper()
     return {"type": name, "version": version, "data": to_json(message, version)}
@@ -134,12 +144,14 @@ DECODERS: Mapping[str, Callable[[Record], Decoded]] = {
     "transactions": transactions_record,
     "metadata": metadata_record,
     "remote": remote_log_record,
+    "diskless": diskless_record,
 }
 BY_TOPIC: Mapping[str, str] = {
     "__consumer_offsets": "offsets",
     "__transaction_state": "transactions",
     "__cluster_metadata": "metadata",
     "__remote_log_metadata": "remote",
+    "__diskless_metadata": "diskless",
 }
 
 

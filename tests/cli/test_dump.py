@@ -16,6 +16,14 @@ from odradek.protocol.records.control import ControlType, end_marker, kraft_cont
 from odradek.protocol.records.records import Record, build_batch
 from odradek.protocol.schemas import serde
 from odradek.protocol.schemas.control_records import SnapshotFooterRecord, SnapshotHeaderRecord
+from odradek.protocol.schemas.diskless_records import (
+    DisklessCommittedBatch,
+    DisklessCommittedPartition,
+    DisklessCommittedTopic,
+    DisklessFileCommittedRecord,
+    DisklessFileRemovedRecord,
+    DisklessPartitionCreatedRecord,
+)
 from odradek.protocol.schemas.group_records import (
     GroupMetadataKey,
     OffsetCommitKey,
@@ -274,6 +282,41 @@ def test_transactions_and_metadata_are_decoded(dump: Dump, tmp_path: Path) -> No
         "version": 0,
         "data": {"name": "flights", "topicId": "AAAAAAAAAAAAAAAAAAAAAg"},
     }
+
+
+def test_diskless_metadata_is_decoded(dump: Dump, tmp_path: Path) -> None:
+    """D-12: the KIP's names of types and fields; a tombstone and an unknown record are reported."""
+    topic_id = UUID(int=2)
+    batch = DisklessCommittedBatch(
+        magic=2, byte_offset=7, byte_size=90, assigned_base_offset=5, assigned_last_offset=6
+    )
+    partition = DisklessCommittedPartition(partition_index=1, batches=(batch,))
+    topic = DisklessCommittedTopic(topic_id=topic_id, partitions=(partition,))
+    written = [
+        DisklessPartitionCreatedRecord(topic_id=topic_id, name="flights", partition_index=1),
+        DisklessFileCommittedRecord(object_key="key", owner_ids=(3, 0), topics=(topic,)),
+        DisklessFileRemovedRecord(object_key="key"),
+    ]
+    values = [*(serde.encode_diskless_record(each) for each in written), b"\1\x63\0", None]
+    path = write(
+        tmp_path / "__diskless_metadata-3",
+        f"{BASE}.log",
+        build_batch([Record(-1, T0, None, value) for value in values]),
+    )
+    created, committed, removed, unknown, empty = dump.of("record", "--records", path)
+    assert created["value"] == {
+        "type": "DISKLESS_PARTITION_CREATED_RECORD",
+        "version": 0,
+        "data": {"topicId": "AAAAAAAAAAAAAAAAAAAAAg", "name": "flights", "partitionIndex": 1},
+    }
+    assert committed["value"]["type"] == "DISKLESS_FILE_COMMITTED_RECORD"
+    assert committed["value"]["data"]["ownerIds"] == [3, 0]
+    (shown,) = committed["value"]["data"]["topics"][0]["partitions"][0]["batches"]
+    assert (shown["byteOffset"], shown["byteSize"], shown["assignedLastOffset"]) == (7, 90, 6)
+    assert removed["value"]["data"] == {"objectKey": "key"}
+    assert "99" in unknown["decodeError"]
+    assert "the record has no value" in empty["decodeError"]
+    assert dump.of("record", "--records", "--decode", "diskless", path)[0] == created
 
 
 def test_dump_metadata_snapshot(dump: Dump, tmp_path: Path) -> None:
