@@ -64,6 +64,8 @@ class TopicDisablements:
         self._metadata = metadata
         self._requests = requests
         self._changed = trio.Event()
+        self._copies_ended = trio.Event()
+        """Set when the copies of a broker have ended: leaders may delete its incomplete copies."""
         self._running: set[tuple[UUID, int]] = set()
         self._progress: dict[UUID, DisablementProgress] = {}
         self._tasks: Containment[str] = Containment(
@@ -161,7 +163,7 @@ class TopicDisablements:
         pause = PAUSE_SECONDS
         remind_at = trio.current_time() + REMIND_SECONDS
         while broker_id in progress.missing(self._metadata.image):
-            image = self._metadata.image
+            image, copies_ended = self._metadata.image, self._copies_ended
             unfinished = await self._request(broker_id, progress, image)
             if unfinished is None:
                 progress.responded(broker_id, image)
@@ -170,7 +172,8 @@ class TopicDisablements:
                 if trio.current_time() >= remind_at:
                     remind_at += REMIND_SECONDS
                     self._remind(broker_id, progress, unfinished)
-                await trio.sleep(pause)
+                with trio.move_on_after(pause):
+                    await copies_ended.wait()
                 pause = min(pause * 2, PAUSE_SECONDS_MAX)
         sending.discard(broker_id)
         self._wake()
@@ -189,14 +192,23 @@ class TopicDisablements:
         self, broker_id: int, progress: DisablementProgress, image: MetadataImage
     ) -> str | None:
         """Why the broker has not finished, or None."""
-        values = {"topic_id": progress.topic_id, "metadata_offset": image.offset}
+        values = {
+            "topic_id": progress.topic_id,
+            "metadata_offset": image.offset,
+            "tiered_epoch": progress.epoch,
+            "copying_brokers": progress.copying(image),
+        }
         try:
             response = await self._requests.request(
                 broker_id, DISABLE_REMOTE_TOPIC, values, timeout_s=REQUEST_TIMEOUT_SECONDS
             )
         except ClientError as error:
             return str(error)
-        if response.error_code is ErrorCode.none:
+        is_done = response.error_code is ErrorCode.none
+        if (is_done or response.has_ended_copies) and progress.ended_copies(broker_id, image):
+            self._copies_ended.set()
+            self._copies_ended = trio.Event()
+        if is_done:
             return None
         return str(response.error_message or response.error_code.name)
 

@@ -201,10 +201,20 @@ class RemoteDeletionTask:
         self._tools = tools
         self._is_removed = False
         self._failure: str | None = None
+        self._wake = trio.Event()
+
+    def wake(self) -> None:
+        """Run again soon: other segments can be deleted now."""
+        self._wake.set()
+
+    async def woken(self) -> None:
+        """Wait for `wake`, since the last run began."""
+        await self._wake.wait()
 
     async def run_once(self) -> bool:
         """Advance the log start offset to the local log start offset, then delete the remote
         segments. Raises errors of the store and the metadata."""
+        self._wake = trio.Event()
         partition_log = self._partition.log
         start = min(partition_log.local_log_start_offset, partition_log.high_watermark)
         self._partition.delete_before(start, "remote storage is disabled for its topic")

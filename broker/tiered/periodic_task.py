@@ -54,9 +54,11 @@ async def run_periodically(
     clock: Clock,
     entropy: Entropy,
     on_outcome: Callable[[KafkaError | OSError | None], None] = lambda error: None,
+    woken: Callable[[], Awaitable[object]] | None = None,
 ) -> None:
     """Run until cancelled or TaskEnded is raised. `run_once` returns whether to run again at once.
-    `on_outcome` receives the error of each run (of the store or the disk), or None."""
+    `on_outcome` receives the error of each run (of the store or the disk), or None. `woken` returns when the next run
+    should not wait for the interval; a backoff is not shortened."""
     back_off = BackOff(settings, entropy)
 
     async def run_in_pool() -> bool:
@@ -84,5 +86,22 @@ async def run_periodically(
             else:
                 on_outcome(None)
                 back_off.reset()
+                if not more and woken is not None:
+                    await _sleep_until_woken(clock, settings.interval_seconds, woken)
+                    continue
                 pause = 0.0 if more else settings.interval_seconds
         await clock.sleep(pause)
+
+
+async def _sleep_until_woken(
+    clock: Clock, seconds: float, woken: Callable[[], Awaitable[object]]
+) -> None:
+    async with trio.open_nursery() as nursery:
+
+        async def sleep() -> None:
+            await clock.sleep(seconds)
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(sleep)
+        await woken()
+        nursery.cancel_scope.cancel()

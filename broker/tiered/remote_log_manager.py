@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from uuid import UUID
@@ -91,6 +91,8 @@ class _Task:
     pool: trio.CapacityLimiter
     on_outcome: Callable[[KafkaError | OSError | None], None] = lambda error: None
     """Called after each run with the error, or None."""
+    woken: Callable[[], Awaitable[object]] | None = None
+    """Returns when the task should run again before its interval is over."""
 
 
 class TieredRole(enum.Enum):
@@ -252,6 +254,24 @@ class RemoteLogManager:
             return True
         return known is not None and known.remover is not None and known.remover.is_done
 
+    def may_copy(self, id: TopicIdPartition, partition: Partition | None) -> bool:
+        """Whether this node copies segments of the partition, or does until a change of its configs is applied.
+        `partition` is its replica here, if there is one."""
+        known = self._table.get((id.topic, id.partition))
+        is_copier = known is not None and known.role is TieredRole.LEADS
+        has_role = partition is not None and role_of(partition) is TieredRole.LEADS
+        return is_copier or has_role or self.work.is_copying(id)
+
+    def set_copying_brokers(
+        self, topic_id: UUID, tiered_epoch: int, brokers: Iterable[int]
+    ) -> None:
+        """Set the brokers that may still copy segments of a topic that is being disabled (KIP-950). The incomplete
+        copies of all others are deleted now."""
+        if self.work.set_copying_brokers(topic_id, tiered_epoch, brokers):
+            for each in self._table.values():
+                if each.id.topic_id == topic_id and each.remover is not None:
+                    each.remover.wake()
+
     def disablement_progress(self, partition: Partition) -> str:
         """Why `is_disabled` is false, for the operator."""
         known = self._table.get((partition.topic, partition.index))
@@ -302,8 +322,11 @@ class RemoteLogManager:
         """If the deletion of a copy starts whose records are still on the disk, look up the highest
         copied offset again before local retention deletes anything."""
         known = self._table.get((segment.partition.topic, segment.partition.partition))
-        is_given_up = segment.state is SegmentState.DELETE_SEGMENT_STARTED
-        if known is None or known.id != segment.partition or not is_given_up:
+        if known is None or known.id != segment.partition:
+            return
+        if segment.state is SegmentState.COPY_SEGMENT_STARTED and known.remover is not None:
+            known.remover.wake()  # its start was published late
+        if segment.state is not SegmentState.DELETE_SEGMENT_STARTED:
             return
         partition_log = known.partition.log
         is_here = partition_log.local_log_start_offset <= segment.end_offset
@@ -427,7 +450,8 @@ class RemoteLogManager:
         if tiered.role is TieredRole.REMOVES:
             remover = RemoteDeletionTask(tiered.partition, tiered.id, self._expiring)
             tiered.remover = remover
-            return [_Task("deletion task", remover.run_once, self._expirers, remover.finished_run)]
+            outcome, woken = remover.finished_run, remover.woken
+            return [_Task("deletion task", remover.run_once, self._expirers, outcome, woken)]
         expirer = tiered.expirer = ExpirationTask(
             tiered.partition,
             tiered.id,
@@ -456,6 +480,7 @@ class RemoteLogManager:
             clock=self._seams.clock,
             entropy=self._seams.entropy,
             on_outcome=task.on_outcome,
+            woken=task.woken,
         )
 
     async def _look_up(self, tiered: _TieredPartition) -> bool:

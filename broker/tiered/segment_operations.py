@@ -3,7 +3,8 @@
 `in_progress` has the segments that this broker works on. When leadership ends or the topic is
 deleted, a separate task deletes the copy in progress, or publishes it if it is complete. Such a
 task also publishes a copy that cannot be published at once, so that the copy task is free. So an
-incomplete copy of this node that is not in progress will never be completed.
+incomplete copy of this node that is not in progress will never be completed. Neither will one of another node that
+has ended its copies, because tiered storage of the topic was disabled.
 
 The start of a deletion is published by a separate task too, which continues if its caller is
 cancelled, because a record that is being sent cannot be recalled. Until it is read back the segment
@@ -14,9 +15,10 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from typing import TypeVar
 from uuid import UUID
 
 import trio
@@ -25,7 +27,12 @@ from odradek.broker.metrics.registry import Metrics
 from odradek.broker.tiered.periodic_task import BackOff
 from odradek.broker.tiered.settings import RemoteLogSettings
 from odradek.protocol.errors import KafkaError
-from odradek.replication.controller.image import NEVER_DISABLED, DisablePolicy, TopicTiering
+from odradek.replication.controller.image import (
+    NEVER_DISABLED,
+    DisablePolicy,
+    TieredState,
+    TopicTiering,
+)
 from odradek.seams import Seams
 from odradek.seams.offload import OBJECTS_LANE
 from odradek.seams.values import state_class
@@ -54,6 +61,8 @@ from odradek.storage.tiered.segment_state_machine import (
 )
 
 log = logging.getLogger("odradek.tiered")
+
+Key = TypeVar("Key")
 
 _DELETING = frozenset({SegmentStep.PUBLISH_DELETE_STARTED, SegmentStep.PUBLISH_DELETE_FINISHED})
 DANGLING_MS = 10 * 60 * 1000
@@ -104,6 +113,10 @@ class SegmentOperations:
         """Number of operations per segment."""
         self._to_publish: set[RemoteLogSegmentId] = set()
         """Segments in progress that are copied and not published yet."""
+        self._copying: Counter[TopicIdPartition] = Counter()
+        """Number of copies of this broker per partition, including those that a separate task completes or deletes."""
+        self._copying_brokers: dict[UUID, tuple[int, frozenset[int]]] = {}
+        """By topic that is being disabled: its tiered epoch, and the brokers that may still copy (KIP-950)."""
         self._writing_summaries: Counter[TopicIdPartition] = Counter()
         """Number of summaries per partition that are being stored."""
         self._nursery: trio.Nursery | None = None
@@ -123,13 +136,42 @@ class SegmentOperations:
             segment.partition == partition for segment in self.in_progress
         )
 
+    def is_copying(self, partition: TopicIdPartition) -> bool:
+        """Whether this broker is copying a segment of the partition, or completes or deletes such a copy."""
+        return partition in self._copying
+
+    def set_copying_brokers(
+        self, topic_id: UUID, tiered_epoch: int, brokers: Iterable[int]
+    ) -> bool:
+        """Set the brokers that may still copy segments of a topic while it is being disabled in this tiered epoch.
+        Returns whether they changed."""
+        before = self._copying_brokers.get(topic_id, (-1, frozenset()))
+        now = tiered_epoch, frozenset(brokers)
+        if before == now or before[0] > tiered_epoch:
+            return False
+        self._copying_brokers[topic_id] = now
+        return True
+
     def is_dangling(self, segment: RemoteLogSegmentMetadata) -> bool:
         """Whether no broker continues an incomplete copy that is not in progress here. A copy of
         this node was abandoned, maybe in an earlier run. Another broker deletes its own copies;
-        it may still publish one until DANGLING_MS have passed."""
-        if segment.broker_id == self._node_id:
+        it may still publish one until it has ended its copies because of a disablement (KIP-950), or DANGLING_MS
+        have passed."""
+        if segment.broker_id == self._node_id or self._has_ended(segment):
             return True
         return self._seams.clock.wall_ms() - segment.event_timestamp_ms > DANGLING_MS
+
+    def _has_ended(self, segment: RemoteLogSegmentMetadata) -> bool:
+        """Whether the remote data before a later tiered epoch is deleted, and the segment's broker has ended its
+        copies of that data. All brokers have when the state is not DISABLING any more."""
+        topic_id = segment.partition.topic_id
+        tiering = self._tiering_of(topic_id)
+        if segment.tiered_epoch >= tiering.first_epoch:
+            return False
+        if tiering.state is not TieredState.DISABLING or tiering.first_epoch < tiering.epoch:
+            return True
+        epoch, copying = self._copying_brokers.get(topic_id, (-1, frozenset()))
+        return epoch == tiering.epoch and segment.broker_id not in copying
 
     async def copy(self, segment: RemoteLogSegmentMetadata, data: LogSegmentData) -> None:
         """Copy a segment and publish it. Raises KafkaError, or OSError of the local disk, after the
@@ -226,9 +268,7 @@ class SegmentOperations:
                     with trio.CancelScope(shield=True):
                         await self.remove_summaries(partition)
             finally:
-                self._writing_summaries[partition] -= 1
-                if not self._writing_summaries[partition]:
-                    del self._writing_summaries[partition]
+                _remove_one(self._writing_summaries, partition)
 
     def _is_deleted(self, topic_id: UUID) -> bool:
         """Whether the topic, or its remote data (KIP-950), is deleted."""
@@ -259,7 +299,7 @@ class SegmentOperations:
         failure, unless the goal was reached."""
         failure: KafkaError | OSError | None = None
         back_off = BackOff(self._settings, self._seams.entropy)
-        with self._track(segment):
+        with self._track(segment, is_own=is_own):
             try:
                 while not steps.is_finished:
                     try:
@@ -296,17 +336,17 @@ class SegmentOperations:
             raise failure
 
     @contextmanager
-    def _track(self, segment: RemoteLogSegmentMetadata) -> Iterator[None]:
+    def _track(self, segment: RemoteLogSegmentMetadata, *, is_own: bool) -> Iterator[None]:
+        """Keep the segment in progress. `is_own`: as an incomplete copy of this node."""
         self.in_progress[segment.id] += 1
+        if is_own:
+            self._copying[segment.partition] += 1
         try:
             yield
         finally:
-            self._untrack(segment)
-
-    def _untrack(self, segment: RemoteLogSegmentMetadata) -> None:
-        self.in_progress[segment.id] -= 1
-        if not self.in_progress[segment.id]:
-            del self.in_progress[segment.id]
+            _remove_one(self.in_progress, segment.id)
+            if is_own:
+                _remove_one(self._copying, segment.partition)
 
     def _classify_outcome(
         self,
@@ -333,24 +373,26 @@ class SegmentOperations:
         if self._nursery is None or step is SegmentStep.PUBLISH_COPY_STARTED:
             return  # nothing is copied
         is_copied = step is SegmentStep.PUBLISH_COPY_FINISHED
-        self.in_progress[segment.id] += 1
         if is_copied:
             self._to_publish.add(segment.id)
+        tracked = ExitStack()
+        tracked.enter_context(self._track(segment, is_own=True))
         self._nursery.start_soon(
             self._complete_abandoned,
             step if is_copied else SegmentStep.PUBLISH_DELETE_STARTED,
             segment,
+            tracked,
         )
 
     async def _complete_abandoned(
-        self, step: SegmentStep, segment: RemoteLogSegmentMetadata
+        self, step: SegmentStep, segment: RemoteLogSegmentMetadata, tracked: ExitStack
     ) -> None:
         """Publish a complete copy or delete an incomplete one."""
-        try:
-            await self._retry_until_complete(step, segment)
-        finally:
-            self._to_publish.discard(segment.id)
-            self._untrack(segment)
+        with tracked:
+            try:
+                await self._retry_until_complete(step, segment)
+            finally:
+                self._to_publish.discard(segment.id)
 
     async def _retry_until_complete(
         self, step: SegmentStep, segment: RemoteLogSegmentMetadata
@@ -420,3 +462,10 @@ class SegmentOperations:
             f"the custom metadata of {segment.id} has {len(custom)} bytes;"
             f" remote.log.metadata.custom.metadata.max.bytes allows {limit}"
         )
+
+
+def _remove_one(counter: Counter[Key], key: Key) -> None:
+    """Count one less, without an entry of 0."""
+    counter[key] -= 1
+    if not counter[key]:
+        del counter[key]

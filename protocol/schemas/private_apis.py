@@ -13,13 +13,17 @@ from odradek.protocol.schemas.definition import StoredRecord, record, structs, w
 class DisableRemoteTopicRequest(StoredRecord):
     """Request of the active controller to a broker to finish the disablement of tiered storage (KIP-950, X-07).
 
-    A `partition_id` of -1 is all partitions. The broker first waits for `metadata_offset`, which is not in the KIP.
+    A `partition_id` of -1 is all partitions. The broker first waits for `metadata_offset`. The tagged fields are not
+    in the KIP.
     """
 
     __api_key__: ClassVar[int] = 20_950
     partition_id: int = wire("int32", -1)
     topic_id: UUID = wire("uuid")
     metadata_offset: int = wire("int64", -1, tag=0)
+    tiered_epoch: int = wire("int32", -1, tag=1)
+    copying_brokers: tuple[int, ...] = wire("[]int32", tag=2)
+    """Brokers that may still copy segments in an earlier tiered epoch; valid with `tiered_epoch`."""
 
 
 @record
@@ -29,6 +33,8 @@ class DisableRemoteTopicResponse(StoredRecord):
     __api_key__: ClassVar[int] = 20_950
     error_code: ErrorCode = wire("error_code", ErrorCode.none)
     error_message: str | None = wire("string", None, nullable=True)
+    has_ended_copies: bool = wire("bool", tag=0)
+    """Whether the broker copies no segment of the topic any more, even if its part is not done."""
 
 
 @record

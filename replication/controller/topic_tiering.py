@@ -93,6 +93,9 @@ class DisablementProgress:
 
     A response covers the partitions that the broker led when the request was sent. If another broker
     becomes the leader, it has to respond again, because it may delete what the previous leader did not.
+
+    An incomplete copy may be deleted once its broker copies no more: a leader waits for the copies of the other
+    brokers (`copying`), and these report the end of their copies before their own deletions are done.
     """
 
     def __init__(self, topic_id: UUID, epoch: int) -> None:
@@ -100,6 +103,8 @@ class DisablementProgress:
         self.epoch = epoch
         self._responded: dict[int, tuple[int, Mapping[int, int]]] = {}
         """Of each broker that has responded: its broker epoch, and the leader epoch of each partition that it led."""
+        self._ended: dict[int, int] = {}
+        """Broker epoch of each broker whose copies have ended."""
         self._reasons: dict[int, str] = {}
 
     def is_current(self, image: MetadataImage) -> bool:
@@ -116,8 +121,17 @@ class DisablementProgress:
         broker = sent_with.brokers.get(broker_id)
         topic = sent_with.topics_by_id.get(self.topic_id)
         if broker is not None and topic is not None:
+            self.ended_copies(broker_id, sent_with)
             self._responded[broker_id] = broker.epoch, _leader_epochs(topic).get(broker_id, {})
             self._reasons.pop(broker_id, None)
+
+    def ended_copies(self, broker_id: int, sent_with: MetadataImage) -> bool:
+        """The broker copies no segment any more, for a request with this image; return whether that is new."""
+        broker = sent_with.brokers.get(broker_id)
+        if broker is None or self._ended.get(broker_id) == broker.epoch:
+            return False
+        self._ended[broker_id] = broker.epoch
+        return True
 
     def not_finished(self, broker_id: int, reason: str) -> None:
         """The broker has not finished its part, or cannot be reached."""
@@ -126,6 +140,15 @@ class DisablementProgress:
     def reason(self, broker_id: int) -> str | None:
         """Why the broker has not finished; None if it has, or if there is no response yet."""
         return self._reasons.get(broker_id)
+
+    def copying(self, image: MetadataImage) -> list[int]:
+        """The registered brokers that may still copy segments, in order. A broker that has restarted may copy until
+        its metadata is current."""
+        return [
+            broker_id
+            for broker_id, broker in sorted(image.brokers.items())
+            if self._ended.get(broker_id) != broker.epoch
+        ]
 
     def missing(self, image: MetadataImage) -> list[int]:
         """The registered brokers that have to respond, in order."""

@@ -40,8 +40,11 @@ from odradek.testing.virtual_object_store import VirtualBucket
 
 STEP_S = 0.05
 PROMPT_S = 5.0
-"""Time for a disablement after recovery. Copies that a killed broker has left are deleted only later (`DANGLING_MS`)."""
+"""Time for the deletion of remote data after recovery. Without a tiered state, copies that a killed broker has left are
+deleted only later (`DANGLING_MS`)."""
 TIMEOUT_S = 60.0
+"""Longest time of each step after recovery. Most take less than a second, but a request to a broker that lost power is
+repeated after 35 s."""
 EARLIER_COPY = "copy of an earlier tiered epoch"
 """Kind of an anomaly: a copy counts that began before the remote data was deleted."""
 
@@ -220,7 +223,8 @@ class DisablementChecks:
     ) -> None:
         """Check the states and the data. `committed` are the records of the first topic, and `read_again` reads them
         from offsets on."""
-        if not await self._until(self._describe_unfinished, "not disabled"):
+        is_disabled = await self._until(self._describe_disabling, "not disabled", skews=False)
+        if not is_disabled or not await self._until(self._describe_unfinished, "not deleted"):
             return
         states = {topic: self._tiering.state(topic) for topic in self._topics}
         self._cluster.trace.add(f"tiered states: {states}, log start offsets: {dict(log_starts)}")
@@ -243,8 +247,12 @@ class DisablementChecks:
             for broker, partition in self._replicas(*self._topics)
         }
 
-    async def _until(self, describe: Callable[[], str | None], kind: str) -> bool:
-        began, has_skewed = trio.current_time(), False
+    async def _until(
+        self, describe: Callable[[], str | None], kind: str, *, skews: bool = True
+    ) -> bool:
+        """Wait until `describe` returns None, and return whether it does. `skews`: after `PROMPT_S`, the clocks of
+        all nodes are moved, so that leaders delete incomplete copies of other brokers."""
+        began, has_skewed = trio.current_time(), not skews
         while (why := describe()) is not None:
             waited_s = trio.current_time() - began
             if waited_s > PROMPT_S and not has_skewed:
@@ -258,8 +266,8 @@ class DisablementChecks:
             await trio.sleep(STEP_S)
         return True
 
-    def _describe_unfinished(self) -> str | None:
-        """Describe a topic that is being disabled, or whose remote data is not deleted."""
+    def _describe_disabling(self) -> str | None:
+        """Describe a topic that is being disabled."""
         for _, broker in self._cluster.running():
             image = broker.metadata.image
             for topic_id, tiering in image.tiering.items():
@@ -269,6 +277,12 @@ class DisablementChecks:
                     topic = image.topics_by_id[topic_id].name
                     left = _deletes(image, topic) and self._describe_remaining(image, topic)
                     return f"{topic} is DISABLING: {left}"
+        return None
+
+    def _describe_unfinished(self) -> str | None:
+        """Describe a topic whose remote data is not deleted."""
+        for _, broker in self._cluster.running():
+            image = broker.metadata.image
             for topic in self._topics:
                 if _deletes(image, topic) and (why := self._describe_remaining(image, topic)):
                     return why

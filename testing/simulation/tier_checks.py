@@ -37,7 +37,7 @@ from odradek.testing.simulation.tier_retention import (
 )
 from odradek.testing.virtual_object_store import VirtualBucket
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 POLL_INTERVAL_S = 0.05
 RETAINED_S = 1.5
 """Longer than the topic's local retention and the interval of the retention check."""

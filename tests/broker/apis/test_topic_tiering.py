@@ -118,6 +118,11 @@ async def test_disable_remote_topic_needs_cluster_action(
 
 async def finish(client: Any, tiered: bool = True, **replica: Any) -> str | None:
     """Message of the response to DisableRemoteTopic of a leader with one replica of these attributes."""
+    message: str | None = (await respond(client, tiered, **replica)).error_message
+    return message
+
+
+async def respond(client: Any, tiered: bool = True, **replica: Any) -> Any:
     image = client.broker.metadata.image
     (topic_id,) = image.topics_by_id
     log = SimpleNamespace(failure=replica.get("failure"))
@@ -127,15 +132,16 @@ async def finish(client: Any, tiered: bool = True, **replica: Any) -> str | None
 
     manager = SimpleNamespace(
         work=SimpleNamespace(is_busy=lambda id: replica.get("is_busy", False)),
-        is_disabled=lambda partition: True,
+        is_disabled=lambda partition: not replica.get("has_segments", False),
+        disablement_progress=lambda partition: "7 remote segments are not deleted yet",
+        may_copy=lambda id, partition: replica.get("may_copy", False),
     )
     client.broker.partitions = SimpleNamespace(get=get)
     client.broker.tiered_storage = SimpleNamespace(manager=manager) if tiered else None
     values = {"topic_id": topic_id, "metadata_offset": image.offset}
     response = await client.ask(apis.DISABLE_REMOTE_TOPIC, 0, **values)
     assert (response.error_code.name == "none") is (response.error_message is None)
-    message: str | None = response.error_message
-    return message
+    return response
 
 
 async def test_leader_that_cannot_delete_the_remote_data_has_not_finished(client: Any) -> None:
@@ -163,8 +169,30 @@ async def test_broker_that_is_copying_has_not_finished_even_without_a_replica(cl
     assert await finish(client, is_busy=True) == busy
 
 
+@pytest.mark.parametrize("may_copy", [False, True])
+async def test_unfinished_broker_reports_whether_its_copies_have_ended(
+    client: Any, may_copy: bool
+) -> None:
+    """Two leaders may wait for the end of each other's copies."""
+    await create(client, "t", DISABLING)
+    response = await respond(client, has_segments=True, may_copy=may_copy)
+    assert response.error_code.name == "request_timed_out"
+    assert response.has_ended_copies is not may_copy
+    assert (await respond(client)).has_ended_copies
+
+
+async def test_broker_with_outdated_metadata_reports_no_end_of_copies(client: Any) -> None:
+    await create(client, "t", DISABLING)
+    image = client.broker.metadata.image
+    (topic_id,) = image.topics_by_id
+    values = {"topic_id": topic_id, "metadata_offset": image.offset + 1}
+    response = await client.ask(apis.DISABLE_REMOTE_TOPIC, 0, **values)
+    assert response.error_message.startswith("the metadata is known up to offset")
+    assert not response.has_ended_copies
+
+
 async def test_api_versions_do_not_have_private_apis(client: Any) -> None:
-    assert apis.PRIVATE_APIS.keys() <= SERVED.keys()
+    assert {apis.DISABLE_REMOTE_TOPIC.key, apis.DESCRIBE_TOPIC_TIERING.key} <= SERVED.keys()
     assert apis.DESCRIBE_TOPIC_TIERING.key in SERVED_BY_CONTROLLERS
     software = {"client_software_name": "tests", "client_software_version": "1"}
     of_broker = await client.ask(apis.API_VERSIONS, 4, **software)

@@ -10,7 +10,11 @@ import pytest
 import trio
 import trio.testing
 
-from odradek.broker.controller.topic_disablements import BrokerDisablement, TopicDisablements
+from odradek.broker.controller.topic_disablements import (
+    PAUSE_SECONDS_MAX,
+    BrokerDisablement,
+    TopicDisablements,
+)
 from odradek.client.errors import Unreachable
 from odradek.protocol.apis import Api
 from odradek.protocol.errors import ErrorCode
@@ -51,15 +55,23 @@ class Brokers:
 
     def __init__(self, reasons: dict[int, str | Exception | None]) -> None:
         self.reasons = reasons
+        self.ended: set[int] = set()
+        """Brokers that have ended their copies and may have more to do."""
+        self.copying: dict[int, list[int]] = {}
+        """For each broker the copying brokers in the last request to it."""
 
     async def request(
         self, broker_id: int, api: Api, values: Mapping[str, Any], *, timeout_s: float
     ) -> DisableRemoteTopicResponse:
         reason = self.reasons[broker_id]
+        assert values["tiered_epoch"] == 1
+        self.copying[broker_id] = list(values["copying_brokers"])
         if isinstance(reason, Exception):
             raise reason
         code = ErrorCode.none if reason is None else ErrorCode.request_timed_out
-        return DisableRemoteTopicResponse(error_code=code, error_message=reason)
+        return DisableRemoteTopicResponse(
+            error_code=code, error_message=reason, has_ended_copies=broker_id in self.ended
+        )
 
 
 def disabling_topic() -> tuple[Metadata, UUID]:
@@ -101,6 +113,29 @@ async def test_missing_brokers_are_reported_with_their_last_reason(
         await trio.sleep(20)
         assert metadata.image.tiering[topic_id].state is TieredState.DISABLED
         assert (disablements.brokers(topic_id), disablements.missing_brokers) == ([], 0)
+        nursery.cancel_scope.cancel()
+
+
+async def test_brokers_know_at_once_which_brokers_have_ended_their_copies(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """X-05: a leader waits for the copies of all others, which may wait for those of this leader."""
+    metadata, topic_id = disabling_topic()
+    brokers = Brokers({1: "1 remote segment", 2: "1 remote segment", 3: Unreachable("refused")})
+    disablements = TopicDisablements(metadata, brokers)  # type: ignore[arg-type]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(disablements.run)
+        await trio.sleep(60)
+        assert brokers.copying == {1: [1, 2, 3], 2: [1, 2, 3], 3: [1, 2, 3]}
+        brokers.ended = {1, 2}
+        await trio.sleep(PAUSE_SECONDS_MAX)
+        await trio.sleep(0.1)
+        assert brokers.copying == {1: [3], 2: [3], 3: [3]}
+        brokers.reasons[3] = None
+        while not disablements.brokers(topic_id)[2].is_done:
+            await trio.sleep(0.01)
+        await trio.sleep(0.1)
+        assert (brokers.copying[1], brokers.copying[2]) == ([], [])
         nursery.cancel_scope.cancel()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek.broker.apis.disable_remote_topic import _find_reason
+from odradek.broker.apis.disable_remote_topic import _find_reason_of
 from odradek.broker.node import CannotStart
 from odradek.protocol.errors import KafkaError
 from odradek.replication.controller.image import DisablePolicy, TieredState, TopicTiering
@@ -104,9 +104,9 @@ async def test_leader_that_remains_in_the_next_leader_epoch_finishes(tmp_path: P
         topic = image.topics_by_name["orders"]
         partition = await services.partitions.get(topic.name, topic.id, 0)
         later = replace(topic.partitions[0], leader_epoch=partition.leader_epoch + 1)
-        assert await _find_reason(topic, 0, later, services)
+        assert await _find_reason_of(topic, 0, later, services)
         partition.update(later)
-        assert await _find_reason(topic, 0, later, services) is None
+        assert await _find_reason_of(topic, 0, later, services) is None
 
 
 async def test_broker_without_tiered_storage_does_not_start_with_retained_data(

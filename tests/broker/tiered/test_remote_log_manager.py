@@ -10,10 +10,14 @@ from dataclasses import replace
 import pytest
 import trio
 
-from odradek.replication.controller.image import TopicTiering
+from odradek.replication.controller.image import DisablePolicy, TieredState, TopicTiering
 from odradek.storage.log.leader_epoch_cache import EpochStart, format_checkpoint
 from odradek.storage.log.segment import Segment
-from odradek.storage.tiered.errors import InvalidRemoteState, RemoteStorageUnavailable
+from odradek.storage.tiered.errors import (
+    InvalidRemoteState,
+    RemoteResourceNotFound,
+    RemoteStorageUnavailable,
+)
 from odradek.storage.tiered.remote_log_metadata_cache import RemoteLogMetadataCache
 from odradek.storage.tiered.remote_storage_manager import IndexType
 from odradek.storage.tiered.segment_metadata import (
@@ -277,14 +281,86 @@ async def test_copies_of_earlier_tiered_epochs_are_deleted_and_do_not_count(
         world.tiering = TopicTiering(3, first_epoch=2)
         world.lead(2)
         await world.pass_time(0.1)
-        with pytest.raises(InvalidRemoteState):
+        with pytest.raises((InvalidRemoteState, RemoteResourceNotFound)):
             await world.metadata.update_segment(
                 RemoteLogSegmentMetadataUpdate(late.id, OTHER, clock.wall_ms(), FINISHED)
             )
-        await world.pass_time(700)
+        await world.pass_time()
         found = [(each.start_offset, each.tiered_epoch) for each in world.metadata.segments(ID)]
         assert found == [(0, 3), (3, 3)]
         assert sorted(world.storage.calls) == ["copy 0", "copy 3", "delete 0", "delete 3"]
+
+
+async def test_incomplete_copy_is_deleted_once_its_broker_has_ended_its_copies(
+    clock: VirtualClock,
+) -> None:
+    """X-05: that broker was killed during the copy. It follows now, or has no replica any more."""
+    async with tiered_world(clock) as world:
+        manager = world.manager
+        await world.publish_copy(0, 2, broker=OTHER, state=STARTED)
+        world.tiering = TopicTiering(3, TieredState.DISABLING, DisablePolicy.DELETE, first_epoch=3)
+        world.change(remote_storage_enable=False, remote_log_delete_on_disable=True)
+        manager.set_copying_brokers(ID.topic_id, 3, [ME, OTHER])
+        manager.set_copying_brokers(ID.topic_id, 1, [])  # of an earlier disablement
+        await world.pass_time(65)
+        assert world.states() == [(0, STARTED)]
+        assert not manager.is_disabled(world.partition)
+        manager.set_copying_brokers(ID.topic_id, 3, [ME])
+        await world.pass_time(0.1)
+        assert world.states() == []
+        assert world.storage.calls == ["delete 0"]
+        assert manager.is_disabled(world.partition)
+
+
+async def test_incomplete_copy_is_deleted_at_once_after_a_disablement(clock: VirtualClock) -> None:
+    """X-05: all brokers have ended their copies of that tiered epoch; this one was published late."""
+    async with tiered_world(clock) as world:
+        world.tiering = TopicTiering(3, TieredState.DISABLED, DisablePolicy.DELETE, first_epoch=3)
+        world.change(remote_storage_enable=False, remote_log_delete_on_disable=True)
+        await world.pass_time(5)
+        await world.publish_copy(0, 2, broker=OTHER, state=STARTED, tiered_epoch=2)
+        await world.pass_time(0.1)
+        assert world.states() == []
+
+
+async def test_incomplete_copies_of_retained_data_are_kept_for_ten_minutes(
+    clock: VirtualClock,
+) -> None:
+    """X-06: another leader may still copy in the current tiered epoch."""
+    async with tiered_world(clock) as world:
+        world.tiering = TopicTiering(1, TieredState.DISABLING, DisablePolicy.RETAIN)
+        world.change(remote_log_copy_disable=True)
+        world.manager.set_copying_brokers(ID.topic_id, 1, [])
+        await world.publish_copy(0, 2, broker=OTHER, state=STARTED)
+        await world.pass_time(65)
+        assert world.states() == [(0, STARTED)]
+        await world.pass_time(600)
+        assert world.states() == []
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_node_may_copy_until_the_copy_in_progress_has_ended(
+    clock: VirtualClock, is_lost: bool
+) -> None:
+    """X-04: the replica may be lost meanwhile, and the deletion of the copy may be retried."""
+    async with tiered_world(clock) as world:
+        manager, found = world.manager, []
+        assert manager.may_copy(ID, world.partition)
+        world.fill(1)
+
+        def disable() -> None:
+            if is_lost:
+                manager.gone("orders", 0)
+            world.change(remote_storage_enable=False, remote_log_delete_on_disable=not is_lost)
+            found.append(manager.may_copy(ID, None))
+
+        world.storage.before_copy = disable
+        world.storage.failing["delete"] = RemoteStorageUnavailable("503")
+        await world.pass_time(5)
+        assert [*found, manager.may_copy(ID, None)] == [True, True]
+        world.storage.failing.clear()
+        await world.pass_time(60)
+        assert not manager.may_copy(ID, world.partition)
 
 
 @pytest.mark.parametrize(("first_epoch", "copied"), [(1, 5), (2, -1)])

@@ -380,6 +380,22 @@ def test_restarted_broker_responds_again() -> None:
     assert waiting.missing(image) == [2, 3]  # 3 is the new leader
 
 
+def test_broker_may_copy_until_it_reports_the_end_in_its_broker_epoch() -> None:
+    """X-05: the incomplete copies of all others may be deleted."""
+    image = disabled(tiered(3), "delete")
+    waiting = progress(image)
+    assert waiting.copying(image) == [1, 2, 3]
+    assert waiting.ended_copies(2, image)
+    assert not waiting.ended_copies(2, image)
+    waiting.responded(3, image)
+    assert (waiting.copying(image), waiting.missing(image)) == ([1], [1, 2])
+    restarted = register_broker(image, registration(2, incarnation=1), next_offset=image.offset + 1)
+    later, _ = perform(image, restarted)
+    assert waiting.copying(later) == [1, 2]
+    assert not waiting.ended_copies(2, image)  # it was sent before the restart
+    assert waiting.copying(later) == [1, 2]
+
+
 def test_new_leader_responds_again_and_partition_without_leader_is_not_complete() -> None:
     image = disabled(tiered(3), "delete")
     waiting = progress(image)
