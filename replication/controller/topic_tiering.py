@@ -2,12 +2,14 @@
 
 A topic has a tiered state, and a tiered epoch that increases with every disablement and when it is enabled again:
 
-| state | disable with retain | disable with delete | enable | all brokers have responded |
+| state | disable with retain | disable with delete | enable | all brokers have finished |
 |---|---|---|---|---|
-| ENABLED | DISABLING, retain | DISABLING, delete | unchanged | unchanged |
-| DISABLING | DisablementInProgress | DisablementInProgress | DisablementInProgress | DISABLED |
-| DISABLED, retain | unchanged | DISABLING, delete | ENABLED | unchanged |
-| DISABLED, delete | unchanged | unchanged | ENABLED | unchanged |
+| ENABLED | DISABLING with retain | DISABLING with delete | unchanged | unchanged |
+| DISABLING | in progress | in progress | in progress | DISABLED |
+| DISABLED with retain | unchanged | DISABLING with delete | ENABLED | unchanged |
+| DISABLED with delete | invalid | unchanged | ENABLED | unchanged |
+
+A change is refused with TIERED_STORAGE_DISABLEMENT_IN_PROGRESS ("in progress") or INVALID_REQUEST ("invalid").
 
 The change of the configs and of the state are committed in one batch. The brokers act on the configs: after
 `retain` they no longer copy, after `delete` they raise the log start offset and delete the remote data. The active
@@ -59,12 +61,15 @@ class DisablementInProgress(ItemRefused):
 
 
 def disable(topic: str, before: TopicTiering, policy: DisablePolicy) -> TopicTiering:
-    """Tiering of a topic after a disablement (X-01 to X-03). Raises DisablementInProgress."""
+    """Tiering of a topic after a disablement (X-01 to X-03). Raises ItemRefused, which may be
+    DisablementInProgress."""
     if before.state is TieredState.DISABLING:
         raise DisablementInProgress(topic)
-    is_disabled = before.state is TieredState.DISABLED
-    if is_disabled and (policy is before.policy or before.policy is DisablePolicy.DELETE):
-        return before
+    if before.state is TieredState.DISABLED:
+        if policy is before.policy:
+            return before
+        if policy is DisablePolicy.RETAIN:
+            raise _invalid_request("the remote data was deleted and cannot be retained")
     epoch = before.epoch + 1
     deletes = policy is DisablePolicy.DELETE
     return TopicTiering(
@@ -249,10 +254,8 @@ def _disabled(
         raise _invalid_request(
             f"{DISABLE_POLICY}=retain contradicts {DELETE_ON_DISABLE}=true, which has to be removed first"
         )
-    if policy is tiering.policy:
-        return tiering
-    if policy is DisablePolicy.RETAIN and tiering.state is TieredState.DISABLED:
-        raise _invalid_request("the remote data was deleted and cannot be retained")
+    if policy is tiering.policy and tiering.state is TieredState.DISABLING:
+        return tiering  # other configs change
     return disable(topic, tiering, policy)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -11,6 +12,7 @@ from odradek.protocol.errors import ErrorCode
 from odradek.protocol.schemas.cluster_records import NoOpRecord
 from odradek.protocol.schemas.serde import decode_metadata_record, encode_metadata_record
 from odradek.protocol.schemas.topic_records import PartitionChangeRecord
+from odradek.replication.controller import topic_tiering
 from odradek.replication.controller.broker_registration import register_broker
 from odradek.replication.controller.configs import (
     AlterConfigOp,
@@ -19,6 +21,7 @@ from odradek.replication.controller.configs import (
     alter_configs,
     incremental_alter_configs,
 )
+from odradek.replication.controller.controller_result import ItemRefused
 from odradek.replication.controller.image import (
     NEVER_DISABLED,
     NO_LEADER,
@@ -54,6 +57,7 @@ from tests.support.cluster_images import (
 ENABLED, DISABLING, DISABLED = TieredState
 RETAIN, DELETE = DisablePolicy
 SET = AlterConfigOp.SET
+PAGE = Path(__file__).parents[3] / "docs" / "tiered-storage.md"
 
 STATES = {
     "enabled": TopicTiering(4, ENABLED, None, 2),
@@ -71,6 +75,7 @@ EVENTS: dict[str, Callable[[TopicTiering], TopicTiering]] = {
 }
 TO_RETAIN = TopicTiering(5, DISABLING, RETAIN, 2)
 REFUSED = "DisablementInProgress"
+INVALID = "INVALID_REQUEST"
 UNCHANGED = "unchanged"
 TABLE = {
     ("enabled", "retain"): TO_RETAIN,
@@ -80,6 +85,7 @@ TABLE = {
     ("disabled, retain", "delete"): TopicTiering(5, DISABLING, DELETE, 5),
     ("disabled, retain", "enable"): TopicTiering(5, ENABLED, None, 2),
     ("disabled, delete", "enable"): TopicTiering(5, ENABLED, None, 4),
+    ("disabled, delete", "retain"): INVALID,
     **{
         (f"disabling, {policy}", event): REFUSED
         for policy in ("retain", "delete")
@@ -96,8 +102,21 @@ def test_state_machine_of_tiering(state: str, event: str) -> None:
     if expected == REFUSED:
         with pytest.raises(DisablementInProgress):
             EVENTS[event](before)
+    elif expected == INVALID:
+        with pytest.raises(ItemRefused, match="was deleted and cannot be retained") as refused:
+            EVENTS[event](before)
+        assert refused.value.code is ErrorCode.invalid_request
     else:
         assert EVENTS[event](before) == (before if expected == UNCHANGED else expected)
+
+
+def test_documented_table_is_that_of_the_module() -> None:
+    page = PAGE.read_text(encoding="utf-8").replace("`", "")
+    assert topic_tiering.__doc__ is not None
+    table = [line for line in topic_tiering.__doc__.splitlines() if line.startswith("| ")]
+    header = page.index(table[0])
+    rows = page[header : page.index("\n\n", header)].splitlines()
+    assert [row for row in rows if row.startswith("| ")] == table
 
 
 # Configs
