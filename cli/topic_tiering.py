@@ -196,12 +196,6 @@ async def _disable(cluster: Cluster, topic: str, policy: str) -> None:
     if tiering is None:
         options = KAFKA_OPTIONS[policy]
         raise CommandFailed(KAFKA_FORM.format(policy=DISABLE_POLICY, topic=topic, options=options))
-    if before.is_disabling:
-        raise CommandFailed(
-            f"tiered storage of topic {topic} is being disabled with policy {tiering.policy}"
-            " [TIERED_STORAGE_DISABLEMENT_IN_PROGRESS]\n"
-            f"`odradek topics tiering {topic} --wait` waits until all brokers have finished"
-        )
     if tiering.state is not TieredState.DISABLED or tiering.policy != policy:
         await _alter(cluster, topic, {ENABLE: "false", DISABLE_POLICY: policy})
 

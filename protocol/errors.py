@@ -6,7 +6,7 @@ not a `KafkaError`: a malformed frame has no response, and the connection is clo
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
@@ -57,10 +57,18 @@ _BY_VALUE = {int(code): code for code in ErrorCode}
 
 
 def private_error_code(name: str, value: int) -> ErrorCode:
-    """An error code of Odradek's own, which Kafka's clients report as UNKNOWN_SERVER_ERROR with the message."""
+    """An error code of Odradek's own, which Odradek's clients know by its name. Kafka's clients report it as
+    UNKNOWN_SERVER_ERROR with the message."""
     code = int.__new__(ErrorCode, value)
     code._name_, code._value_, code.retriable = name, value, True
+    _BY_VALUE[value] = code
     return code
+
+
+TIERED_STORAGE_DISABLEMENT_IN_PROGRESS: Final = private_error_code(
+    "tiered_storage_disablement_in_progress", 20_950
+)
+"""A change of tiered storage of a topic that is being disabled (KIP-950)."""
 
 
 def error_code(value: int) -> ErrorCode:

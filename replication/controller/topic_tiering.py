@@ -26,7 +26,7 @@ from dataclasses import replace
 from typing import Any, Final
 from uuid import UUID
 
-from odradek.protocol.errors import ErrorCode, private_error_code
+from odradek.protocol.errors import TIERED_STORAGE_DISABLEMENT_IN_PROGRESS, ErrorCode
 from odradek.replication.controller.controller_result import ItemRefused
 from odradek.replication.controller.image import (
     NEVER_DISABLED,
@@ -41,12 +41,6 @@ from odradek.replication.controller.image import (
 ENABLE: Final = "remote.storage.enable"
 DISABLE_POLICY: Final = "remote.log.disable.policy"
 DELETE_ON_DISABLE: Final = "remote.log.delete.on.disable"
-
-TIERED_STORAGE_DISABLEMENT_IN_PROGRESS: Final = private_error_code(
-    "tiered_storage_disablement_in_progress", 20_950
-)
-"""Private code of X-11. Kafka has no code for it; Java clients map it to UNKNOWN_SERVER_ERROR and keep the
-message."""
 
 
 class DisablementInProgress(ItemRefused):

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from odradek.protocol.errors import ErrorCode
+from odradek.protocol.errors import TIERED_STORAGE_DISABLEMENT_IN_PROGRESS, ErrorCode
 from odradek.protocol.schemas.cluster_records import NoOpRecord
 from odradek.protocol.schemas.serde import decode_metadata_record, encode_metadata_record
 from odradek.protocol.schemas.topic_records import PartitionChangeRecord
@@ -35,7 +35,6 @@ from odradek.replication.controller.image import (
 from odradek.replication.controller.image_builder import apply_records
 from odradek.replication.controller.image_records import snapshot_records
 from odradek.replication.controller.topic_tiering import (
-    TIERED_STORAGE_DISABLEMENT_IN_PROGRESS,
     DisablementInProgress,
     DisablementProgress,
     complete,
