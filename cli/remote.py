@@ -115,7 +115,8 @@ def _add_give_up_parser(commands: argparse._SubParsersAction[argparse.ArgumentPa
         works_without_metadata=False,
         more="First replace the object store with an empty directory or bucket. For each topic that "
         "has no remote log segment in the object store, the log start offset of every partition becomes its "
-        "local log start offset. The brokers then copy the local segments to the new object store.",
+        "local log start offset. The brokers then copy the local segments to the new object store, unless tiered "
+        "storage of the topic is disabled: then its disablement completes, and retained data is given up.",
     )
     given_up.add_argument(
         "--execute",
@@ -414,7 +415,7 @@ async def _give_up(context: RemoteCommandContext) -> int:
             "odradek remote give-up needs the metadata of the cluster to find lost segments"
         )
     audit = await context.audit()
-    losses = await find_losses(audit, context.url, context.cluster)
+    losses = await find_losses(audit, context.metadata.known, context.url, context.cluster)
     if context.args.execute:
         await give_up(
             losses, context.cluster, context.metadata, context.seams.clock, context.progress

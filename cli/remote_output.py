@@ -8,7 +8,7 @@ from typing import Any
 
 from odradek.cli.dump_output import time_text
 from odradek.cli.output import human_bytes, print_json, print_lines, print_table
-from odradek.cli.remote_give_up import LostTopic, LostTopics
+from odradek.cli.remote_give_up import LostTopic, LostTopics, TieringForm
 from odradek.cli.remote_summaries import SummaryWriter
 from odradek.protocol.uuids import uuid_to_text
 from odradek.storage.tiered.audit import (
@@ -169,6 +169,8 @@ def print_given_up(losses: LostTopics, *, executed: bool, as_json: bool) -> None
     for topic in losses.topics:
         of = f"{len(topic.lost)} partitions, {human_bytes(topic.size_bytes)}"
         done = "given up" if executed else "not yet given up; use --execute"
+        if topic.form is not TieringForm.ENABLED:
+            done += ". Tiered storage remains disabled"
         print_lines([f"{topic.name}: {topic.segments} segments of {of}: {done}"])
         print_lines(
             f"{topic.name}-{partition} now starts at offset {offset}"
@@ -261,6 +263,7 @@ def _lost_json(topic: LostTopic) -> dict[str, Any]:
     return {
         "topic": topic.name,
         "topicId": uuid_to_text(topic.topic_id),
+        "tieredStorage": topic.form.value,
         "partitions": [
             {
                 "partition": each.partition,

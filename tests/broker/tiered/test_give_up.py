@@ -13,6 +13,7 @@ from odradek.cli import remote_give_up
 from odradek.cli.main import main
 from odradek.client import admin
 from odradek.client.consumer import EARLIEST, list_offsets
+from odradek.replication.controller.image import DisablePolicy, TieredState, TopicTiering
 from odradek.seams.store_directory import MARKER_FILE
 from tests.support.tiered_topic_broker import (
     AWAY,
@@ -25,6 +26,7 @@ from tests.support.tiered_topic_broker import (
     stage,
 )
 
+POLICY = "remote.log.disable.policy"
 OF_TIERING = ["remote.storage.enable", "remote.log.delete.on.disable"]
 
 
@@ -44,6 +46,11 @@ async def configs(tiered: TieredBroker) -> dict[str, tuple[str | None, bool]]:
         tiered.cluster, admin.ResourceType.TOPIC, "orders", keys=OF_TIERING
     )
     return {each.name: (each.value, each.source is admin.ConfigSource.TOPIC) for each in found}
+
+
+def tiering(tiered: TieredBroker) -> TopicTiering:
+    image = tiered.node.metadata.image
+    return image.tiering_of(image.topics_by_name["orders"].id)
 
 
 async def earliest_offset(tiered: TieredBroker) -> int:
@@ -87,6 +94,68 @@ async def test_give_up_of_lost_store_copies_local_segments_again(
         await tiered.produce(VALUES)
         await tiered.until(tiered.is_copied)
         assert await tiered.read(start) == [*VALUES[start:], *VALUES, *VALUES]
+
+
+@pytest.mark.parametrize("form", ["KIP-950", "Kafka"])
+async def test_give_up_completes_deletion_from_lost_store(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str
+) -> None:
+    """KIP-950, X-11: the topic can neither be enabled nor disabled again until the deletion is complete."""
+    policy = {POLICY: "delete"} if form == "KIP-950" else {"remote.log.delete.on.disable": "true"}
+    async with stage(tmp_path) as tiered:
+        await tiered.create()
+        await tiered.produce(VALUES)
+        await tiered.until(tiered.is_copied)
+        (tmp_path / "tier").rename(tmp_path / "away")
+        await tiered.alter({"remote.storage.enable": "false", **policy})
+        start = tiered.log.local_log_start_offset
+        await tiered.until(lambda: tiered.log.log_start_offset == start)
+        assert await give_up(tiered, store(tmp_path)) == 0
+        assert "not yet given up; use --execute" in capsys.readouterr().out
+        assert await give_up(tiered, store(tmp_path), "--execute") == 0
+        found = capsys.readouterr().out
+        assert "given up. Tiered storage remains disabled" in found
+        assert f"orders-0 now starts at offset {start}" in found
+        await tiered.until(lambda: tiering(tiered).state is not TieredState.DISABLING)
+        await tiered.alter({"remote.storage.enable": "true"})
+        await tiered.produce(VALUES)
+        await tiered.until(tiered.is_copied)
+        assert await tiered.read(start) == [*VALUES[start:], *VALUES]
+        assert await give_up(tiered, store(tmp_path), "--execute") == 0
+        assert "no topic is lost" in capsys.readouterr().out
+
+
+async def test_give_up_deletes_retained_data_that_is_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """X-06: the disablement with retain may not be complete, because a copy could not be deleted."""
+    async with stage(tmp_path) as tiered:
+        await tiered.create()
+        await tiered.produce(VALUES)
+        await tiered.until(tiered.is_copied)
+        await tiered.alter({"remote.storage.enable": "false", POLICY: "retain"})
+        (tmp_path / "tier").rename(tmp_path / "away")
+        start = tiered.log.local_log_start_offset
+        assert await give_up(tiered, store(tmp_path), "--execute") == 0
+        found = capsys.readouterr().out
+        assert "given up. Tiered storage remains disabled" in found
+        assert f"orders-0 now starts at offset {start}" in found
+        await tiered.until(lambda: tiering(tiered).state is TieredState.DISABLED)
+        assert tiering(tiered).policy is DisablePolicy.DELETE
+        assert await tiered.read(start) == VALUES[start:]
+
+
+async def test_give_up_leaves_topics_whose_deletion_is_complete(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with stage(tmp_path) as tiered:
+        await tiered.create()
+        await tiered.produce(VALUES)
+        await tiered.until(tiered.is_copied)
+        await tiered.alter({"remote.storage.enable": "false", POLICY: "delete"})
+        await tiered.until(lambda: tiering(tiered).state is TieredState.DISABLED)
+        assert await give_up(tiered, store(tmp_path)) == 0
+        assert "no topic is lost" in capsys.readouterr().out
 
 
 async def test_give_up_refuses_partially_lost_topic(
