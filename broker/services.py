@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from odradek.broker.controller.quorum_controller import QuorumController
     from odradek.broker.controller.topic_disablements import TopicDisablements
     from odradek.broker.coordination.coordinators import Coordinators
+    from odradek.broker.diskless.diskless import Diskless
     from odradek.broker.environment import NodeEnvironment
     from odradek.broker.fetch.session_cache import FetchSessionCache
     from odradek.broker.groups.coordinator import GroupCoordinator
@@ -75,6 +76,8 @@ class Services:
         """None unless this node is a controller and the tiered storage of a topic was disabled with KIP-950."""
         self.tiered_storage: TieredStorage | None = None
         """None unless `remote.log.storage.system.enable` is true."""
+        self.diskless: Diskless | None = None
+        """None unless `diskless.storage.system.enable` is true."""
 
     @cached_property
     def fetch_sessions(self) -> FetchSessionCache:

@@ -2,6 +2,9 @@
 
 The first request creates the internal topic. Kafka responds COORDINATOR_NOT_AVAILABLE until the topic exists;
 here the response waits for it, which saves the client a retry.
+
+The private key type 100 finds a coordinator of diskless topics (D-13): the key is the partition of
+`__diskless_metadata`, in decimal. It needs CLUSTER_ACTION. The topic exists once a diskless topic was created.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from typing import Any
 
 from odradek.broker.coordination.coordinator_log import partition_for
 from odradek.broker.coordination.internal_topics import (
+    DISKLESS_METADATA_TOPIC,
     IntegerConfigs,
     InternalTopic,
     offsets_topic,
@@ -19,13 +23,18 @@ from odradek.broker.coordination.internal_topics import (
 from odradek.broker.replicas.topic_creation import ensure_internal_topic
 from odradek.broker.requests.context import RequestContext
 from odradek.broker.requests.steps import in_steps
-from odradek.broker.security.request_authorization import check_group, check_transactional_id
+from odradek.broker.security.request_authorization import (
+    check_cluster,
+    check_group,
+    check_transactional_id,
+)
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field
+from odradek.replication.controller.acls import AclOperation
 from odradek.replication.controller.image import Endpoint
 
-GROUP, TRANSACTION = 0, 1
+GROUP, TRANSACTION, DISKLESS = 0, 1, 100
 TOPICS: Mapping[int, Callable[[IntegerConfigs], InternalTopic]] = {
     GROUP: offsets_topic,
     TRANSACTION: transactions_topic,
@@ -72,9 +81,15 @@ def _check_allowed(key_type: int, key: str, ctx: RequestContext) -> None:
         check_group(ctx, key)
     elif key_type == TRANSACTION:
         check_transactional_id(ctx, key)
+    elif key_type == DISKLESS:
+        check_cluster(ctx, AclOperation.CLUSTER_ACTION)
 
 
 async def _find(key_type: int, key: str, ctx: RequestContext) -> tuple[int, Endpoint]:
+    if key_type == DISKLESS:
+        return await _find_leader(
+            DISKLESS_METADATA_TOPIC, lambda count: _diskless_partition(key), ctx
+        )
     if key_type not in TOPICS:
         raise KafkaError(ErrorCode.invalid_request, f"coordinator type {key_type} is not supported")
     topic = TOPICS[key_type](ctx.services.config)
@@ -82,20 +97,36 @@ async def _find(key_type: int, key: str, ctx: RequestContext) -> tuple[int, Endp
         await ensure_internal_topic(ctx.services, topic)
     except KafkaError as error:
         raise CoordinatorNotAvailable(f"{topic.name} can't be created: {error.message}") from None
-    image = ctx.services.metadata.image
-    found = image.topics_by_name.get(topic.name)
-    if found is None:
-        raise CoordinatorNotAvailable(
-            f"{topic.name} was created and is not in the metadata image yet"
+    return await _find_leader(topic.name, lambda count: partition_for(key, count), ctx)
+
+
+def _diskless_partition(key: str) -> int:
+    if not (key.isascii() and key.isdecimal()):
+        raise KafkaError(
+            ErrorCode.invalid_request,
+            f"the key {key!r} is not the number of a partition of {DISKLESS_METADATA_TOPIC}",
         )
-    partitions = found.partitions
-    index = partition_for(key, len(partitions))
-    leader = image.brokers.get(partitions[index].leader)
+    return int(key[:9])
+
+
+async def _find_leader(
+    topic: str, partition_of: Callable[[int], int], ctx: RequestContext
+) -> tuple[int, Endpoint]:
+    """The leader of a partition of an internal topic; `partition_of` has its number by the number of partitions."""
+    image = ctx.services.metadata.image
+    found = image.topics_by_name.get(topic)
+    if found is None:
+        raise CoordinatorNotAvailable(f"{topic} is not in the metadata image yet")
+    index = partition_of(len(found.partitions))
+    partition = found.partitions.get(index)
+    if partition is None:
+        raise KafkaError(ErrorCode.invalid_request, f"{topic} has no partition {index}")
+    leader = image.brokers.get(partition.leader)
     endpoint = None if leader is None or leader.fenced else leader.endpoint(ctx.endpoint.name)
     if leader is None or endpoint is None:
         raise CoordinatorNotAvailable("the partition has no leader with this listener")
     if leader.id == ctx.services.node_id:
-        await _open(topic.name, index, ctx)
+        await _open(topic, index, ctx)
     return leader.id, endpoint
 
 

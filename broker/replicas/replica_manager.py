@@ -37,6 +37,7 @@ from odradek.storage.log_manager.log_manager import LogManager, LogServices
 
 if TYPE_CHECKING:
     from odradek.broker.coordination.coordinators import Coordinators
+    from odradek.broker.diskless.diskless import Diskless
     from odradek.broker.environment import NodeEnvironment
     from odradek.broker.lifecycle.broker_lifecycle import BrokerLifecycle
     from odradek.broker.replicas.alter_partition_manager import AlterPartitionManager
@@ -60,6 +61,8 @@ class ReplicaManager:
         self._coordinators = coordinators
         self.tiered_storage: TieredStorage | None = None
         """Set before `start` if `remote.log.storage.system.enable` is true."""
+        self.diskless: Diskless | None = None
+        """Set before `start` if `diskless.storage.system.enable` is true."""
         self.logs = self._new_log_manager()
         self.partitions: PartitionTable | None = None
         self.log_directory_reporter = LogDirectoryReporter(
@@ -249,6 +252,8 @@ class ReplicaManager:
             self._fetchers.brokers_changed()
         if self.tiered_storage is not None:
             self.tiered_storage.metadata_changed(delta)
+        if self.diskless is not None:
+            self.diskless.metadata_changed(delta)
 
     def cordon(self) -> None:
         self.logs.cordon(self._environment.config.cordoned_log_dirs)
@@ -319,6 +324,8 @@ class ReplicaManager:
             self._coordinators.role_changed(partition)
             if self.tiered_storage is not None:
                 self.tiered_storage.role_changed(partition)
+            if self.diskless is not None:
+                self.diskless.role_changed(partition)
             self.log_directory_reporter.seen(partition, self.logs.directory_of(partition.log).id)
 
     def _gone(self, topic: str, index: int) -> None:
@@ -327,6 +334,8 @@ class ReplicaManager:
         self._coordinators.partition_gone(topic, index)
         if self.tiered_storage is not None:
             self.tiered_storage.gone(topic, index)
+        if self.diskless is not None:
+            self.diskless.partition_gone(topic, index)
 
     def _replica_lost(self, topic: TopicImage, index: int) -> None:
         """Report a replica without a log.

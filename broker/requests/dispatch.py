@@ -52,6 +52,7 @@ MODULES: Mapping[str, Sequence[Api]] = {
     "describe_topic_partitions": (apis.DESCRIBE_TOPIC_PARTITIONS,),
     "describe_topic_tiering": (apis.DESCRIBE_TOPIC_TIERING,),
     "disable_remote_topic": (apis.DISABLE_REMOTE_TOPIC,),
+    "diskless": tuple(apis.DISKLESS_APIS.values()),
     "elect_leaders": (apis.ELECT_LEADERS,),
     "fetch": (apis.FETCH,),
     "find_coordinator": (apis.FIND_COORDINATOR,),

@@ -109,6 +109,8 @@ RULES: Final[Mapping[Api, Rule]] = {
     apis.ALLOCATE_PRODUCER_IDS: Rule(cluster=Op.CLUSTER_ACTION),
     apis.ALTER_PARTITION: Rule(cluster=Op.CLUSTER_ACTION),
     apis.ASSIGN_REPLICAS_TO_DIRS: Rule(cluster=Op.CLUSTER_ACTION),
+    # Requests of brokers to the coordinators of diskless topics (D-01)
+    **dict.fromkeys(apis.DISKLESS_APIS.values(), Rule(cluster=Op.CLUSTER_ACTION)),
     # Without authorization
     apis.API_VERSIONS: Rule(),
     apis.DESCRIBE_CLUSTER: Rule(),

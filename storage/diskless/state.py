@@ -250,6 +250,10 @@ class DisklessState(Protocol):
         """
         ...
 
+    def close(self) -> None:
+        """Release what the state holds open."""
+        ...
+
     def remove_deleted_batches(self, max_batches: int = 5000) -> bool:
         """Remove up to `max_batches` batches of deleted records and topics; True if more are left.
 

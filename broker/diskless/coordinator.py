@@ -1,0 +1,741 @@
+"""One replica of a partition of `__diskless_metadata`, and the coordinator while this broker leads it (KIP-1164, D-13).
+
+    request → decision (committed state + pending operations) → append, one batch → high watermark → state → response
+
+Every replica applies the committed records to its `DisklessState`, in the order of their offsets and each once, so that
+followers serve stale reads too. The leader makes decisions one after another, in the order of arrival, and does not
+wait for the previous one to be committed (D-17, D-18). The response to an operation is sent when its records have been
+applied. Operations without records, and strict reads, wait until all records before them have been applied (D-19).
+Records are applied only below the high watermark.
+
+A new leader makes its first decision after it has applied everything that its log had at its election. Until then it
+returns COORDINATOR_LOAD_IN_PROGRESS. When it loses the leadership, its pending operations fail with NOT_COORDINATOR;
+their records may still be committed, and the caller sends the same request to the next leader.
+
+An unexpected error, or a record that cannot be decoded or applied, fails this coordinator only. It is started again
+after a pause, and returns COORDINATOR_NOT_AVAILABLE until then.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from uuid import UUID
+
+import trio
+
+from odradek.broker.coordination.coordinator_log import RECORD_OVERHEAD_MAX, RecordsTooLarge
+from odradek.broker.coordination.coordinator_runtime import (
+    COORDINATOR_ERROR_BY_LOG_ERROR,
+    LoadInProgress,
+    NotCoordinator,
+)
+from odradek.broker.coordination.internal_topics import DISKLESS_METADATA_TOPIC
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.records import records as log_records
+from odradek.protocol.records.batch import HEADER_SIZE, batches
+from odradek.protocol.schemas.diskless_apis import (
+    DisklessCommitFileRequest,
+    DisklessCommitFileResponse,
+    DisklessCreatablePartitions,
+    DisklessCreatePartitionsRequest,
+    DisklessCreatePartitionsResponse,
+    DisklessDeletableTopicState,
+    DisklessDeleteRecordsRequest,
+    DisklessDeleteRecordsResponse,
+    DisklessDeleteTopicsRequest,
+    DisklessDeleteTopicsResponse,
+    DisklessHandOverFileRequest,
+    DisklessHandOverFileResponse,
+)
+from odradek.protocol.schemas.diskless_records import (
+    DisklessFileCommittedRecord,
+    DisklessRecordsDeletedRecord,
+    DisklessTopicDeletedRecord,
+)
+from odradek.protocol.schemas.serde import decode_diskless_record, encode_diskless_record
+from odradek.replication.controller.image import MetadataDelta, MetadataImage
+from odradek.replication.diskless.coordinator_state_machine import (
+    Changes,
+    CoordinatorStateMachine,
+    ImageTopic,
+    Operation,
+    RemoveFile,
+    Request,
+    read_state,
+)
+from odradek.seams.locks import PromptLock
+from odradek.seams.values import state_class, value_class
+from odradek.storage.diskless.state import DisklessState, LogEntry
+
+if TYPE_CHECKING:
+    from odradek.seams.clock import Clock
+    from odradek.seams.files import Buffer
+    from odradek.seams.offload import Offload
+
+log = logging.getLogger("odradek.diskless")
+
+T = TypeVar("T")
+READ_BYTES: Final = 1 << 20
+"""Bytes of the log that are read at once."""
+APPLIED_RECORDS_MAX: Final = 2000
+"""Records that one transaction of the state applies at most; more wait for the next one."""
+COMPARISON_RETRY_SECONDS: Final = 1.0
+CREATED_PARTITIONS_MAX: Final = 1000
+"""Partitions of one operation that creates those of the metadata image; a topic is not divided."""
+
+
+class CoordinatorNotAvailable(KafkaError):
+    code = ErrorCode.coordinator_not_available
+
+
+class ReplicaLog(Protocol):
+    """The log of a partition of `__diskless_metadata` on this broker. Its methods raise KafkaError as
+    `CoordinatorLog` does."""
+
+    @property
+    def start_offset(self) -> int: ...
+
+    @property
+    def end_offset(self) -> int: ...
+
+    @property
+    def high_watermark(self) -> int: ...
+
+    @property
+    def batch_bytes_max(self) -> int: ...
+
+    @property
+    def leader_epoch(self) -> int: ...
+
+    @property
+    def directory(self) -> str:
+        """Path of the log directory that has the log."""
+        ...
+
+    def append(self, batch: bytearray, now_ms: int) -> int:
+        """Append one batch as leader, and return its first offset. After an error, nothing was appended."""
+        ...
+
+    async def read(self, offset: int, max_bytes: int) -> Buffer:
+        """Read whole batches from the one that holds `offset`, at least one; empty at the log end."""
+        ...
+
+
+class StateStore(Protocol):
+    """Opens the states of the coordinators on this broker. Its methods may block."""
+
+    def open(self, coordinator_id: int, topic_id: UUID, directory: str) -> DisklessState:
+        """Open the state of a replica whose log is in the log directory `directory`; an empty one if there is none, or if
+        it is damaged or of another cluster or topic (D-16)."""
+        ...
+
+    def remove(self, coordinator_id: int, directory: str) -> None:
+        """Delete the closed state of a replica."""
+        ...
+
+
+@value_class
+class CoordinatorEnvironment:
+    """The broker's parts that a coordinator uses."""
+
+    broker_id: int
+    clock: Clock
+    offload: Offload
+    states: StateStore
+    image: Callable[[], MetadataImage]
+    on_applied: Callable[[UUID, int], None]
+    """Called on the event loop with each partition whose batches changed, after the change was applied here."""
+
+
+@state_class
+class PendingOperation:
+    """An operation whose records, or the records before it, are not applied yet."""
+
+    entries: Sequence[LogEntry]
+    last_offset: int
+    """Offset of its last record, or of the last record before it if it has none."""
+    done: trio.Event = field(default_factory=trio.Event)
+    error: KafkaError | None = None
+
+    async def wait(self) -> None:
+        """Wait until the records are applied. Raises KafkaError if this broker stops being the leader first."""
+        await self.done.wait()
+        if self.error is not None:
+            raise self.error
+
+
+@state_class
+class Leadership:
+    """Leadership of this broker without interruption, in one or several leader epochs."""
+
+    since_epoch: int
+    load_end: int
+    """Log end offset at the election: decisions are made once everything before it is applied."""
+    machine: CoordinatorStateMachine
+    last_offset: int
+    """Offset of the last record of the log."""
+    serves: bool = False
+    error: KafkaError | None = None
+    """Why the leadership has ended."""
+    pending: deque[PendingOperation] = field(default_factory=deque)
+    is_deciding: bool = False
+    unreported_offset: int = -1
+    """Applied offset that the machine gets after the current decision; -1 if it has it."""
+
+    def end(self, error: KafkaError) -> None:
+        self.error = error
+        for operation in self.pending:
+            operation.error = error
+            operation.done.set()
+        self.pending.clear()
+
+    def check(self, name: str) -> None:
+        """Check that this leadership makes decisions. Raises KafkaError."""
+        if self.error is not None:
+            raise self.error
+        if not self.serves:
+            raise LoadInProgress(f"{name} is loading")
+
+    def applied(self, offset: int) -> None:
+        """Complete the operations up to an applied offset."""
+        if self.is_deciding:
+            self.unreported_offset = offset
+        else:
+            self.machine.applied(offset)
+        while self.pending and self.pending[0].last_offset <= offset:
+            self.pending.popleft().done.set()
+
+
+class DisklessCoordinator:
+    """One replica. `run` applies the committed records; operations need the leadership."""
+
+    def __init__(
+        self,
+        coordinator_id: int,
+        topic_id: UUID,
+        replica_log: ReplicaLog,
+        environment: CoordinatorEnvironment,
+    ) -> None:
+        """`topic_id` is that of `__diskless_metadata`."""
+        self.coordinator_id = coordinator_id
+        self.name = f"{DISKLESS_METADATA_TOPIC}-{coordinator_id}"
+        self.directory = replica_log.directory
+        """Log directory of the state: that of the log when the state was opened."""
+        self.log = replica_log
+        self._topic_id = topic_id
+        self._environment = environment
+        self._state: DisklessState | None = None
+        self._state_lock = PromptLock()
+        self._deciding = PromptLock()
+        self._changed = trio.Event()
+        self._applied_offset = -1
+        self._has_deleted_batches = True
+        """Whether the state may still have batches of deleted records to remove."""
+        self._leading_since = -1
+        self._leadership: Leadership | None = None
+        self._to_compare: dict[UUID, None] | None = None
+        """Topics to compare with the metadata image; None is all."""
+        self._comparison_wanted = trio.Event()
+        self.snapshot_offset = -1
+        """Offset of the last record in the newest snapshot; -1 if there is none."""
+        self._failure: Exception | None = None
+        """Unexpected error of an operation, which `run` raises."""
+        self.failed = False
+        """Whether an unexpected error stopped the replica until it is started again."""
+
+    # Role
+
+    @property
+    def applied_offset(self) -> int:
+        """Offset of the last record that the state has; -1 if there is none."""
+        return self._applied_offset
+
+    @property
+    def is_leader(self) -> bool:
+        return self._leading_since >= 0
+
+    @property
+    def serves(self) -> bool:
+        """Whether decisions are made here."""
+        return self._leadership is not None and self._leadership.serves
+
+    @property
+    def leader_epoch(self) -> int:
+        return self.log.leader_epoch
+
+    def now_ms(self) -> int:
+        """Wall clock in ms."""
+        return self._environment.clock.wall_ms()
+
+    @property
+    def has_state(self) -> bool:
+        """Whether this replica can serve stale reads."""
+        return self._state is not None and not self.failed
+
+    def lead_since(self, epoch: int) -> None:
+        """Take over the role: this broker has led without interruption since leader epoch `epoch`; -1 if another broker
+        leads."""
+        if epoch == self._leading_since:
+            return
+        self._leading_since = epoch
+        self._end_leadership(self._not_leader())
+        if epoch >= 0 and not self.failed:
+            self._begin_leadership()
+        self.wake()
+
+    def _not_leader(self) -> NotCoordinator:
+        return NotCoordinator(f"this broker is not the leader of {self.name}")
+
+    def _begin_leadership(self) -> None:
+        end = self.log.end_offset
+        machine = CoordinatorStateMachine(self.coordinator_id)
+        self._leadership = Leadership(self._leading_since, end, machine, end - 1)
+
+    def _end_leadership(self, error: KafkaError) -> None:
+        leadership, self._leadership = self._leadership, None
+        if leadership is not None:
+            leadership.end(error)
+
+    def _leads(self) -> Leadership:
+        """The current leadership, which makes decisions. Raises KafkaError."""
+        leadership = self._leadership
+        if leadership is None:
+            if self._leading_since < 0:
+                raise self._not_leader()
+            raise CoordinatorNotAvailable(f"the coordinator of {self.name} has failed")
+        leadership.check(self.name)
+        return leadership
+
+    # Applying
+
+    async def run(self) -> None:
+        """Open the state, and apply the committed records until cancelled."""
+        states, environment = self._environment.states, self._environment
+        self.directory = self.log.directory
+        state = await environment.offload.run(
+            states.open, self.coordinator_id, self._topic_id, self.directory, lane=self.directory
+        )
+        try:
+            self._state, self._applied_offset = state, state.applied_offset
+            self.failed, self._failure = False, None
+            if self.is_leader and self._leadership is None:
+                self._begin_leadership()
+            await self._discard_state_ahead_of_log()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._compare_with_metadata)
+                while True:
+                    self._changed = trio.Event()
+                    if self._failure is not None:
+                        raise self._failure
+                    await self._apply_committed()
+                    self._serve_if_loaded()
+                    while self._has_deleted_batches and not self._changed.is_set():
+                        self._has_deleted_batches = await self.query(_remove_deleted_batches)
+                    await self._changed.wait()
+        finally:
+            opened, self._state = self._state, None
+            if opened is not None:
+                with trio.CancelScope(shield=True):
+                    async with self._state_lock:
+                        await environment.offload.run(opened.close, lane=self.directory)
+
+    def mark_failed(self, error: Exception) -> None:
+        """Fail the pending operations after an unexpected error; `run` is called again after a pause."""
+        self.failed = True
+        self._end_leadership(CoordinatorNotAvailable(f"the coordinator of {self.name} has failed"))
+
+    def wake(self) -> None:
+        """Check the log for committed records."""
+        self._changed.set()
+
+    async def _discard_state_ahead_of_log(self) -> None:
+        """Begin with an empty state if this broker leads with a log that ends before the applied offset: it has lost
+        records, and new ones will get their offsets."""
+        if not self.is_leader or self._applied_offset < self.log.end_offset:
+            return
+        log.warning(
+            "The state of %s has records up to offset %d, but the log of its leader ends at offset %d: it is rebuilt",
+            self.name,
+            self._applied_offset,
+            self.log.end_offset,
+        )
+        states, run = self._environment.states, self._environment.offload.run
+        opened, self._state = self._state, None
+        if opened is not None:
+            await run(opened.close, lane=self.directory)
+        await run(states.remove, self.coordinator_id, self.directory, lane=self.directory)
+        self._state = await run(
+            states.open, self.coordinator_id, self._topic_id, self.directory, lane=self.directory
+        )
+        self._applied_offset = self._state.applied_offset
+
+    async def _apply_committed(self) -> None:
+        """Apply the records below the high watermark."""
+        while self._applied_offset + 1 < self.log.high_watermark:
+            entries, through_offset = await self._next_entries()
+            if through_offset <= self._applied_offset:
+                return
+            await self.query(partial(_apply, entries=entries, through_offset=through_offset))
+            self._applied_offset = through_offset
+            if self._leadership is not None:
+                self._leadership.applied(through_offset)
+            self._notify(entries)
+
+    async def _next_entries(self) -> tuple[Sequence[LogEntry], int]:
+        """The next committed records, with the offset of the last one. A leader has its own in memory."""
+        high_watermark = self.log.high_watermark
+        entries: list[LogEntry] = []
+        through_offset = self._applied_offset
+        for operation in self._leadership.pending if self._leadership is not None else ():
+            if operation.last_offset >= high_watermark or len(entries) >= APPLIED_RECORDS_MAX:
+                break
+            if operation.entries:
+                if operation.entries[0].offset != through_offset + 1:
+                    break
+                entries.extend(operation.entries)
+                through_offset = operation.last_offset
+        if entries:
+            return entries, through_offset
+        return await self._read_entries(high_watermark)
+
+    async def _read_entries(self, high_watermark: int) -> tuple[Sequence[LogEntry], int]:
+        """Read the next committed records from the log. Raises KafkaError if one of them cannot be decoded."""
+        start = self._applied_offset + 1
+        if start < self.log.start_offset:
+            raise KafkaError(
+                ErrorCode.offset_out_of_range,
+                f"{self.name} starts at offset {self.log.start_offset}, and the state has no records after"
+                f" {self._applied_offset}",
+            )
+        data = await self.log.read(start, READ_BYTES)
+        entries: list[LogEntry] = []
+        through_offset = self._applied_offset
+        for batch in batches(memoryview(data)):
+            if batch.last_offset >= high_watermark or len(entries) >= APPLIED_RECORDS_MAX:
+                break
+            if not batch.is_control:
+                entries.extend(
+                    self._decode(record)
+                    for record in log_records.decode_lazily(batch)
+                    if record.offset >= start
+                )
+            through_offset = batch.last_offset
+        return entries, through_offset
+
+    def _decode(self, record: log_records.Record) -> LogEntry:
+        try:
+            decoded = decode_diskless_record(record.value or b"")
+        except KafkaError as error:
+            raise KafkaError(
+                error.code,
+                f"the record of {self.name} at offset {record.offset} cannot be decoded: {error.message}",
+            ) from None
+        return LogEntry(record.offset, record.timestamp, decoded)
+
+    def _serve_if_loaded(self) -> None:
+        leadership = self._leadership
+        if (
+            leadership is not None
+            and not leadership.serves
+            and self._applied_offset + 1 >= leadership.load_end
+        ):
+            leadership.serves = True
+            self._to_compare = None
+            self._comparison_wanted.set()
+            log.info(
+                "The coordinator of %s serves with the state at offset %d",
+                self.name,
+                self._applied_offset,
+            )
+
+    def _notify(self, entries: Sequence[LogEntry]) -> None:
+        """Report the partitions that the records changed."""
+        changed: dict[tuple[UUID, int], None] = {}
+        for entry in entries:
+            record = entry.record
+            if isinstance(record, DisklessFileCommittedRecord):
+                for topic in record.topics:
+                    for partition in topic.partitions:
+                        changed[topic.topic_id, partition.partition_index] = None
+            elif isinstance(record, DisklessRecordsDeletedRecord):
+                changed[record.topic_id, record.partition_index] = None
+                self._has_deleted_batches = True
+            elif isinstance(record, DisklessTopicDeletedRecord):
+                self._has_deleted_batches = True
+        for topic_id, index in changed:
+            self._environment.on_applied(topic_id, index)
+
+    # Reads
+
+    async def query(self, fn: Callable[[DisklessState], T]) -> T:
+        """Call `fn` with the state as it is applied now (D-19). Raises KafkaError if there is no state."""
+        async with self._state_lock:
+            state = self._state
+            if state is None:
+                raise CoordinatorNotAvailable(f"the state of {self.name} is not open")
+            return await self._environment.offload.run(fn, state, lane=self.directory)
+
+    async def query_strictly(self, fn: Callable[[DisklessState], T]) -> T:
+        """Call `fn` with a state that has everything which was appended before (D-19). Raises KafkaError."""
+        leadership = self._leads()
+        pending = PendingOperation((), leadership.last_offset)
+        self._enqueue(leadership, pending)
+        await pending.wait()
+        return await self.query(fn)
+
+    # Operations
+
+    async def commit_file(self, request: DisklessCommitFileRequest) -> DisklessCommitFileResponse:
+        """Commit the batches of a file (D-05 to D-07).
+
+        Partitions that the metadata image assigns to this coordinator, and that it lacks, are created before. Raises
+        KafkaError if the outcome is unknown or nothing was committed; the same request can be sent again.
+        """
+        return await self._perform(
+            request, lambda machine, now_ms: machine.decide_commit_file(request, now_ms)
+        )
+
+    async def create_partitions(
+        self, request: DisklessCreatePartitionsRequest
+    ) -> DisklessCreatePartitionsResponse:
+        """Create the partitions that the metadata image assigns to this coordinator (D-03). Raises KafkaError."""
+        return await self._perform(
+            request,
+            lambda machine, now_ms: machine.decide_create_partitions(
+                request, self._image_topics(topic.topic_id for topic in request.topics), now_ms
+            ),
+        )
+
+    async def delete_topics(
+        self, request: DisklessDeleteTopicsRequest
+    ) -> DisklessDeleteTopicsResponse:
+        """Delete topics (D-04). Raises KafkaError."""
+        return await self._perform(
+            request, lambda machine, now_ms: machine.decide_delete_topics(request, now_ms)
+        )
+
+    async def delete_records(
+        self, request: DisklessDeleteRecordsRequest
+    ) -> DisklessDeleteRecordsResponse:
+        """Raise log start offsets (D-08). Raises KafkaError."""
+        return await self._perform(
+            request, lambda machine, now_ms: machine.decide_delete_records(request, now_ms)
+        )
+
+    async def take_ownership(
+        self, request: DisklessHandOverFileRequest
+    ) -> DisklessHandOverFileResponse:
+        """Become the owner of a file (D-21). Raises KafkaError."""
+        return await self._perform(
+            request, lambda machine, now_ms: machine.decide_take_ownership(request, now_ms)
+        )
+
+    async def remove_file(self, object_key: str) -> bool:
+        """Stop tracking a file (D-21, D-22); returns whether it is not tracked any more. Raises KafkaError."""
+        request = RemoveFile(object_key)
+        return await self._perform(
+            request, lambda machine, now_ms: machine.decide_remove_file(request, now_ms)
+        )
+
+    async def _perform(
+        self, request: Request, decide: Callable[[CoordinatorStateMachine, int], Operation[T]]
+    ) -> T:
+        """Decide an operation in the order of arrival, append it, and return the response when it is applied (D-17).
+
+        A cancellation during the wait does not undo the operation.
+        """
+        leadership = self._leads()
+        async with self._deciding:
+            leadership.check(self.name)
+            leadership.is_deciding = True
+            try:
+                await self._read_missing(leadership, request)
+                if isinstance(request, DisklessCommitFileRequest):
+                    await self._create_missing(leadership, request)
+                operation = decide(leadership.machine, self._environment.clock.wall_ms())
+                pending = self._append(leadership, operation)
+            except KafkaError:
+                raise
+            except Exception as error:
+                self._failure = error
+                self.wake()
+                raise CoordinatorNotAvailable(
+                    f"the coordinator of {self.name} has failed"
+                ) from error
+            finally:
+                leadership.is_deciding = False
+                if leadership.unreported_offset >= 0:
+                    leadership.machine.applied(leadership.unreported_offset)
+                    leadership.unreported_offset = -1
+        await pending.wait()
+        return operation.response
+
+    async def _read_missing(self, leadership: Leadership, request: Request) -> None:
+        """Give the machine the values of the state that the decision needs. Raises KafkaError if the leadership ends."""
+        while reads := leadership.machine.missing_reads(request):
+            values = await self.query(partial(read_state, reads=reads))
+            leadership.check(self.name)
+            leadership.machine.fill(values)
+
+    async def _create_missing(
+        self, leadership: Leadership, request: DisklessCommitFileRequest
+    ) -> None:
+        """Create the partitions of the image that a commit is the first to need: the comparison with the image has not
+        created them yet."""
+        topic_ids = {
+            batch.topic_id
+            for batch in request.batches
+            if not _has_partition(leadership.machine, batch.topic_id, batch.partition_index)
+        }
+        topics = self._image_topics(topic_ids)
+        if topics:
+            creation = _creation_of(topics)
+            await self._read_missing(leadership, creation)
+            now_ms = self._environment.clock.wall_ms()
+            operation = leadership.machine.decide_create_partitions(creation, topics, now_ms)
+            if operation.records:
+                self._append(leadership, operation)
+            await self._read_missing(leadership, request)
+
+    def _append(self, leadership: Leadership, operation: Operation[Any]) -> PendingOperation:
+        """Append the records of an operation as one batch, and make it pending. Raises KafkaError if it is not
+        appended."""
+        records, append_ms = operation.records, operation.append_ms
+        if not records:
+            pending = PendingOperation((), leadership.last_offset)
+        else:
+            values = [encode_diskless_record(record) for record in records]
+            size_bytes = HEADER_SIZE + sum(len(value) + RECORD_OVERHEAD_MAX for value in values)
+            if size_bytes > self.log.batch_bytes_max:
+                raise RecordsTooLarge(f"{len(records)} records of {size_bytes} bytes")
+            batch = log_records.build_batch(
+                [log_records.Record(-1, append_ms, None, value) for value in values]
+            )
+            try:
+                first_offset = self.log.append(batch, append_ms)
+            except KafkaError as error:
+                code = COORDINATOR_ERROR_BY_LOG_ERROR.get(error.code, error.code)
+                raise KafkaError(code, f"{self.name}: {error.message}") from error
+            entries = tuple(
+                [LogEntry(first_offset + n, append_ms, record) for n, record in enumerate(records)]
+            )
+            pending = PendingOperation(entries, entries[-1].offset)
+            leadership.last_offset = pending.last_offset
+            leadership.machine.accept(operation, pending.last_offset)
+        self._enqueue(leadership, pending)
+        self.wake()
+        return pending
+
+    def _enqueue(self, leadership: Leadership, operation: PendingOperation) -> None:
+        if operation.last_offset <= self._applied_offset:
+            operation.done.set()
+        else:
+            leadership.pending.append(operation)
+
+    # Comparison with the metadata image
+
+    def metadata_changed(self, delta: MetadataDelta) -> None:
+        """Compare the state with the image again if a diskless topic was created, extended or deleted."""
+        if not self.serves:
+            return  # a leader compares everything before
+        topics = self._to_compare
+        if topics is not None:
+            for topic_id, _ in delta.changed_partitions:
+                if topic_id in delta.image.diskless_topics:
+                    topics[topic_id] = None
+            for topic_id in delta.deleted_topics:
+                if topic_id in delta.before.diskless_topics:
+                    topics[topic_id] = None
+        if topics is None or topics:
+            self._comparison_wanted.set()
+
+    async def _compare_with_metadata(self) -> None:
+        """Create the partitions that the metadata image assigns to this coordinator, and delete the topics that it
+        lacks, while this broker leads. An image of a leader is never older than that of an earlier leader, so that a
+        topic which the image lacks was deleted."""
+        while True:
+            await self._comparison_wanted.wait()
+            self._comparison_wanted = trio.Event()
+            if not self.serves:
+                continue
+            topics, self._to_compare = self._to_compare, {}
+            try:
+                await self._compare_topics(topics)
+            except KafkaError as error:
+                log.info("%s: topics are compared with the metadata again: %s", self.name, error)
+                self._to_compare = None
+                await self._environment.clock.sleep(COMPARISON_RETRY_SECONDS)
+                self._comparison_wanted.set()
+
+    async def _compare_topics(self, topic_ids: Mapping[UUID, None] | None) -> None:
+        """Compare these topics, or all topics of the image and the state. Raises KafkaError."""
+        if topic_ids is None:
+            known = await self.query_strictly(
+                lambda state: {partition.topic_id for partition in state.partitions()}
+            )
+            topic_ids = dict.fromkeys([*sorted(known), *self._environment.image().diskless_topics])
+        image = self._environment.image()
+        deleted = [each for each in topic_ids if each not in image.topics_by_id]
+        if deleted:
+            topics = tuple([DisklessDeletableTopicState(topic_id=each) for each in deleted])
+            await self.delete_topics(DisklessDeleteTopicsRequest(topics=topics))
+        created: dict[UUID, ImageTopic] = {}
+        partitions = 0
+        for topic_id, topic in self._image_topics(topic_ids).items():
+            created[topic_id] = topic
+            partitions += len(topic.indexes)
+            if partitions >= CREATED_PARTITIONS_MAX:
+                await self.create_partitions(_creation_of(created))
+                created, partitions = {}, 0
+        if created:
+            await self.create_partitions(_creation_of(created))
+
+    def _image_topics(self, topic_ids: Iterable[UUID]) -> dict[UUID, ImageTopic]:
+        """Those of the topics that the image assigns partitions of to this coordinator (D-14)."""
+        image = self._environment.image()
+        found: dict[UUID, ImageTopic] = {}
+        for topic_id in topic_ids:
+            topic = image.topics_by_id.get(topic_id)
+            if topic is not None:
+                indexes = [
+                    index
+                    for index, partition in topic.partitions.items()
+                    if partition.diskless_coordinator == self.coordinator_id
+                ]
+                if indexes:
+                    found[topic_id] = ImageTopic(topic.name, indexes)
+        return found
+
+
+def _apply(state: DisklessState, entries: Sequence[LogEntry], through_offset: int) -> None:
+    state.apply(entries, through_offset)
+
+
+def _remove_deleted_batches(state: DisklessState) -> bool:
+    return state.remove_deleted_batches()
+
+
+def _creation_of(topics: Mapping[UUID, ImageTopic]) -> DisklessCreatePartitionsRequest:
+    return DisklessCreatePartitionsRequest(
+        topics=tuple(
+            [
+                DisklessCreatablePartitions(
+                    topic_id=topic_id, name=topic.name, num_partitions=max(topic.indexes) + 1
+                )
+                for topic_id, topic in topics.items()
+            ]
+        )
+    )
+
+
+def _has_partition(machine: CoordinatorStateMachine, topic_id: UUID, index: int) -> bool:
+    try:
+        machine.partition(topic_id, index, Changes())
+    except KafkaError:
+        return False
+    return True

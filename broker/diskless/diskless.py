@@ -1,0 +1,62 @@
+"""Diskless topics of a broker: creates their parts and forwards changes of the cluster to them (KIP-1150, KIP-1163,
+KIP-1164).
+
+    DisklessCoordinators: replicas of `__diskless_metadata` on this broker
+      → CoordinatorService: requests to them
+      → CoordinatorRequests: requests of this broker to the coordinators of the cluster
+
+It is imported only if `diskless.storage.system.enable` is true.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from odradek.broker.coordination.internal_topics import DISKLESS_METADATA_TOPIC
+from odradek.broker.diskless.coordinator_requests import CoordinatorRequests
+from odradek.broker.diskless.coordinator_service import CoordinatorService
+from odradek.broker.diskless.coordinators import DisklessCoordinators
+from odradek.broker.diskless.state_store import MemoryStateStore
+from odradek.replication.controller.image import MetadataDelta
+from odradek.replication.partition.partition import Partition
+
+if TYPE_CHECKING:
+    from odradek.broker.environment import NodeEnvironment
+    from odradek.seams.objects import Objects
+
+
+class Diskless:
+    """Parts of diskless topics. `run` comes before the partitions are opened."""
+
+    def __init__(self, environment: NodeEnvironment, objects: Objects) -> None:
+        """`objects` is the store of the WAL files."""
+        self.objects = objects
+        self.coordinators = DisklessCoordinators(environment, MemoryStateStore())
+        self.service = CoordinatorService(self.coordinators, lambda: environment.metadata.image)
+        self.requests = CoordinatorRequests(environment, self.service, self.coordinators.notify)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run all parts until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self.requests.start(nursery)
+            await nursery.start(self.coordinators.run)
+            task_status.started()
+
+    # Changes of the cluster
+
+    def role_changed(self, partition: Partition) -> None:
+        """The replica was opened, or its role changed."""
+        if partition.topic == DISKLESS_METADATA_TOPIC:
+            self.coordinators.role_changed(partition)
+
+    def partition_gone(self, topic: str, index: int) -> None:
+        """The replica was removed, or its log directory is offline."""
+        if topic == DISKLESS_METADATA_TOPIC:
+            self.coordinators.partition_gone(index)
+
+    def metadata_changed(self, delta: MetadataDelta) -> None:
+        """Apply a metadata delta, after the partitions have it."""
+        self.coordinators.metadata_changed(delta)
+        self.requests.metadata_changed(delta)
