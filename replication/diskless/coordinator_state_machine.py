@@ -67,6 +67,7 @@ from odradek.replication.diskless.producer_sequences import (
 from odradek.seams.values import value_class
 from odradek.storage.diskless.object_key import parse_object_key
 from odradek.storage.diskless.state import (
+    PRODUCER_EXPIRATION_MS,
     DisklessState,
     FileBatch,
     FileState,
@@ -77,8 +78,6 @@ from odradek.storage.diskless.state import (
 
 COMMIT_WINDOW_MS: Final = 600_000
 """Age of a file, by its object key, up to which it can be committed. An older file may have been removed as an orphan."""
-PRODUCER_EXPIRATION_MS: Final = 86_400_000
-"""Default of `producer.id.expiration.ms`."""
 HIGH_WATERMARK: Final = -1
 """Offset of a DeleteRecords request that stands for the high watermark."""
 HEADS_MAX: Final = 8192

@@ -167,7 +167,7 @@ class _RackAssignment:
 
 
 def _hash(coordinator: int, broker: int) -> int:
-    """Mix two ids to 64 bits (the finalizer of SplitMix64)."""
+    """Mix two ids to 64 bits, as generators of random numbers do with their counters."""
     mixed = (coordinator * 0x9E3779B97F4A7C15 + broker * 0xD1B54A32D192ED03 + 1) & _MASK
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
