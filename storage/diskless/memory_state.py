@@ -323,8 +323,15 @@ class MemoryDisklessState:
         keys = sorted(key for key in self._files if key > after)
         return [self._files[key] for key in keys[:limit]]
 
-    def unused_files(self) -> Sequence[FileState]:
-        return [file for _, file in sorted(self._files.items()) if not file.live_batches]
+    def unused_files(
+        self, after: str = "", limit: int = 1000, *, is_owner: bool = True
+    ) -> Sequence[FileState]:
+        unused = [
+            file
+            for key, file in sorted(self._files.items())
+            if key > after and not file.live_batches and file.is_owner == is_owner
+        ]
+        return unused[:limit]
 
     def oldest_file_ms(self) -> int | None:
         return min((file.uploaded_ms for file in self._files.values()), default=None)

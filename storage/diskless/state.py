@@ -322,8 +322,14 @@ class DisklessState(Protocol):
         """Files whose keys sort after `after`, by key."""
         ...
 
-    def unused_files(self) -> Sequence[FileState]:
-        """Files without live batches, by key: those to hand over, to delete, or that another coordinator owns."""
+    def unused_files(
+        self, after: str = "", limit: int = 1000, *, is_owner: bool = True
+    ) -> Sequence[FileState]:
+        """Files without live batches whose keys sort after `after`, by key.
+
+        Those that this coordinator owns are to be handed over or deleted. Those that another coordinator owns can be
+        very many, because they wait for the batches of others.
+        """
         ...
 
     def oldest_file_ms(self) -> int | None:

@@ -417,7 +417,9 @@ def test_commit_without_batches_adds_the_file(log: Log, state: DisklessState) ->
     assert (first.uploader_broker_id, first.uploaded_ms, first.unused_since_ms) == (1, 5, 1000)
     assert (first.is_owner, first.status(COORDINATOR)) == (True, FileStatus.HANDING_OVER)
     assert (second.is_owner, second.status(COORDINATOR)) == (False, FileStatus.WAITING)
-    assert state.unused_files() == [first, second]
+    assert state.unused_files() == [first]
+    assert state.unused_files(is_owner=False) == [second]
+    assert state.unused_files(after=first.object_key) == state.unused_files(limit=0) == []
 
 
 def test_ownership_of_an_unknown_file_adds_it(log: Log, state: DisklessState) -> None:
