@@ -109,7 +109,7 @@ class MemoryDisklessState:
                     self._delete_topic(topic_id, entry.append_ms)
         self._applied_offset = max(self._applied_offset, through_offset)
 
-    def remove_deleted_batches(self, max_batches: int = 5000) -> bool:
+    def remove_deleted_batches(self, max_batches: int = 2000) -> bool:
         return False
 
     def _create_partition(self, record: DisklessPartitionCreatedRecord) -> None:
@@ -321,7 +321,7 @@ class MemoryDisklessState:
 
     def files(self, after: str = "", limit: int = 1000) -> Sequence[FileState]:
         keys = sorted(key for key in self._files if key > after)
-        return [self._files[key] for key in keys[:limit]]
+        return [self._files[key] for key in keys[: max(limit, 0)]]
 
     def unused_files(
         self, after: str = "", limit: int = 1000, *, is_owner: bool = True
@@ -331,7 +331,7 @@ class MemoryDisklessState:
             for key, file in sorted(self._files.items())
             if key > after and not file.live_batches and file.is_owner == is_owner
         ]
-        return unused[:limit]
+        return unused[: max(limit, 0)]
 
     def oldest_file_ms(self) -> int | None:
         return min((file.uploaded_ms for file in self._files.values()), default=None)

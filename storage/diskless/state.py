@@ -230,11 +230,16 @@ def max_timestamp_ms(
     return log_append_timestamp if timestamp_type == LOG_APPEND_TIME else batch_max_timestamp
 
 
+class StateDamaged(Exception):
+    """A state cannot be used. The caller removes it and builds it again from the snapshot and the log (D-16)."""
+
+
 class DisklessState(Protocol):
     """State of one coordinator after `applied_offset`.
 
     Every method may block, so that the event loop calls it through Offload, one call at a time. Offsets and sizes of
-    unknown partitions are those of an empty one.
+    unknown partitions are those of an empty one. Any method may raise StateDamaged, or OSError for an error of the
+    file system.
     """
 
     @property
@@ -254,7 +259,7 @@ class DisklessState(Protocol):
         """Release what the state holds open."""
         ...
 
-    def remove_deleted_batches(self, max_batches: int = 5000) -> bool:
+    def remove_deleted_batches(self, max_batches: int = 2000) -> bool:
         """Remove up to `max_batches` batches of deleted records and topics; True if more are left.
 
         `apply` hides deleted batches from all reads of batches and partitions at once, but removes many of them in

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -19,7 +20,10 @@ from odradek.protocol.schemas.diskless_records import (
     DisklessRecordsDeletedRecord,
     DisklessTopicDeletedRecord,
 )
+from odradek.seams.real_files import RealFiles
 from odradek.storage.diskless.memory_state import MemoryDisklessState
+from odradek.storage.diskless.sqlite_check import StateIdentity
+from odradek.storage.diskless.sqlite_state import database_path, open_state
 from odradek.storage.diskless.state import (
     DisklessState,
     FileStatus,
@@ -36,9 +40,15 @@ EXPIRATION_MS = 60_000
 MAX = 1 << 62
 
 
-@pytest.fixture(params=["memory"])
-def state(request: pytest.FixtureRequest) -> Iterator[DisklessState]:
-    made = MemoryDisklessState(COORDINATOR, producer_expiration_ms=EXPIRATION_MS)
+@pytest.fixture(params=["memory", "sqlite"])
+def state(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DisklessState]:
+    made: DisklessState
+    if request.param == "memory":
+        made = MemoryDisklessState(COORDINATOR, producer_expiration_ms=EXPIRATION_MS)
+    else:
+        identity = StateIdentity("cluster", UUID(int=5), COORDINATOR)
+        path = database_path(tmp_path, COORDINATOR)
+        made = open_state(RealFiles(), path, identity, producer_expiration_ms=EXPIRATION_MS)
     yield made
     made.close()
 
