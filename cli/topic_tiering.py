@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -20,6 +21,7 @@ from odradek.client import admin
 from odradek.client.errors import ClientError, retriable
 from odradek.client.metadata import Cluster
 from odradek.client.topic_tiering_admin import (
+    COPY_DISABLE,
     DISABLE_POLICY,
     ENABLE,
     TieredState,
@@ -40,7 +42,7 @@ UNREACHABLE_MAX_S = 300.0
 
 EPILOG = """\
 Without an option, the command shows the tiered state:
-  ENABLED     segments are copied to the remote tier
+  ENABLED     segments are copied to the remote tier, unless remote.log.copy.disable=true
   DISABLING   brokers have not finished their part; changes of tiered storage are refused until then
   DISABLED    all brokers have finished
   NOT_TIERED  tiered storage was never enabled, or was disabled with Kafka's form
@@ -109,6 +111,8 @@ class TieringReport:
     """Remote log segments of each partition; None if unknown."""
     without_leader: tuple[int, ...] = ()
     tiering: TopicTiering | None = None
+    copy_disable: bool = False
+    """Whether tiered storage is enabled with remote.log.copy.disable=true."""
 
     @property
     def is_disabling(self) -> bool:
@@ -140,6 +144,7 @@ class TieringReport:
             "state": self.state,
             "epoch": None if tiering is None else tiering.epoch,
             "policy": None if tiering is None else tiering.policy,
+            "copy_disable": self.copy_disable,
             "brokers": [] if tiering is None else broker_rows(tiering),
             "remote_segments": self.segment_count,
             "partitions": [
@@ -211,12 +216,15 @@ async def _alter(cluster: Cluster, topic: str, configs: Mapping[str, str]) -> No
 async def _report(cluster: Cluster, topic: str) -> TieringReport:
     """Tiered state, progress and remote segments, or the state according to the configs if the cluster has no
     tiered state."""
+    keys = [ENABLE, COPY_DISABLE]
+    entries = await admin.describe_configs(cluster, admin.ResourceType.TOPIC, topic, keys=keys)
+    is_set = {entry.name: entry.value == "true" for entry in entries}
+    copy_disable = is_set.get(ENABLE, False) and is_set.get(COPY_DISABLE, False)
     if await has_tiered_state(cluster, topic):
-        return await _odradek_report(cluster, topic)
-    entries = await admin.describe_configs(cluster, admin.ResourceType.TOPIC, topic, keys=[ENABLE])
+        return replace(await _odradek_report(cluster, topic), copy_disable=copy_disable)
     partitions = (await cluster.topic(topic)).partitions
-    state = "ENABLED" if any(entry.value == "true" for entry in entries) else "NOT_TIERED"
-    return TieringReport(topic, state, dict.fromkeys(partitions))
+    state = "ENABLED" if is_set.get(ENABLE) else "NOT_TIERED"
+    return TieringReport(topic, state, dict.fromkeys(partitions), copy_disable=copy_disable)
 
 
 async def _odradek_report(cluster: Cluster, topic: str) -> TieringReport:
@@ -282,6 +290,11 @@ def _print(report: TieringReport) -> None:
             *(f"  {name:<16}  {'-' if value is None else value}" for name, value in rows),
         ]
     )
+    if report.copy_disable:
+        hint(
+            f"\nNothing is copied, because {COPY_DISABLE}=true. To copy segments:\n"
+            f"  odradek configs alter topic {report.topic} --unset {COPY_DISABLE}"
+        )
     if tiering is None:
         print_lines(
             ["", "The cluster has no tiered state (KIP-950); the state is that of the configs."]

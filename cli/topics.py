@@ -29,6 +29,7 @@ from odradek.client.consumer import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIE
 from odradek.client.errors import ClientError
 from odradek.client.metadata import Cluster, Topic
 from odradek.client.topic_tiering_admin import (
+    COPY_DISABLE,
     DISABLE_POLICY,
     ENABLE,
     describe_topic_tiering,
@@ -253,6 +254,7 @@ def _tiering_lines(tiering: dict[str, Any] | None) -> list[str]:
     if tiering["error"] is not None:
         return [f"  tiered   unknown: {tiering['error']}"]
     parts = [tiering["state"]]
+    parts += [f"nothing is copied ({COPY_DISABLE}=true)"] if tiering["copy_disable"] else []
     parts += [] if tiering["policy"] is None else [f"policy {tiering['policy']}"]
     parts += [f"tiered epoch {tiering['epoch']}"] if tiering["epoch"] else []
     brokers = tiering["brokers"]
@@ -428,6 +430,7 @@ async def _tiering(
         "state": "ENABLED",
         "epoch": None,
         "policy": None,
+        "copy_disable": is_tiered and configs.get(COPY_DISABLE) == "true",
         "brokers": [],
         "error": None,
     }

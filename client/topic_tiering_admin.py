@@ -20,6 +20,7 @@ from odradek.seams.values import value_class
 
 ENABLE = "remote.storage.enable"
 DISABLE_POLICY = "remote.log.disable.policy"
+COPY_DISABLE = "remote.log.copy.disable"
 
 
 class TieredState(IntEnum):

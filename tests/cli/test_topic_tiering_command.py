@@ -79,6 +79,7 @@ def test_disable_with_retain_then_delete_then_enable(tiered: CommandLine) -> Non
         "state": "DISABLED",
         "epoch": 1,
         "policy": "retain",
+        "copy_disable": False,
         "brokers": [],
         "error": None,
     }
@@ -147,6 +148,26 @@ def test_disablement_without_store_shows_reason_and_continues(
 
     away.rename(store)
     assert document(tiered, "--wait")["state"] == "DISABLED"
+
+
+def test_enabled_topic_whose_copies_are_disabled_gets_a_hint(
+    tiered: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Apache Kafka's config is independent of the tiered state."""
+    copies_nothing = "Nothing is copied, because remote.log.copy.disable=true"
+    assert copies_nothing not in tiered("topics", "tiering", "orders", "--enable").stderr
+    # The config requires that local retention is retention, so that the disk does not lose data
+    configs = ("remote.log.copy.disable=true", "local.retention.bytes=-2", "local.retention.ms=-2")
+    tiered("topics", "alter", "orders", *(word for each in configs for word in ("-c", each)))
+    for words in (["--enable"], []):
+        assert copies_nothing in tiered("topics", "tiering", "orders", *words).stderr
+    assert document(tiered)["copy_disable"]
+    assert described(tiered)["copy_disable"]
+    line = "  tiered   ENABLED, nothing is copied (remote.log.copy.disable=true)"
+    assert line in tiered("topics", "describe", "orders").lines
+    monkeypatch.setattr(topic_tiering_admin, "DISABLE_POLICY", "not.known")
+    assert copies_nothing in tiered("topics", "tiering", "orders").stderr
+    assert line in tiered("topics", "describe", "orders").lines
 
 
 def test_topic_that_is_not_tiered(tiered: CommandLine) -> None:
