@@ -233,7 +233,13 @@ class RemoteDeletionTask:
     @property
     def progress(self) -> str:
         """How many remote segments are left, and why the last run failed."""
-        left = f"{self._tools.metadata.segment_count(self._id)} remote segments are not deleted yet"
+        count = self._tools.metadata.segment_count(self._id)
+        if count == 0:
+            left = "the summaries of the remote segments are not deleted yet"
+        elif count == 1:
+            left = "1 remote segment is not deleted yet"
+        else:
+            left = f"{count} remote segments are not deleted yet"
         return left if self._failure is None else f"{left}: {self._failure}"
 
     @property

@@ -124,12 +124,15 @@ def role_of(partition: Partition) -> TieredRole | None:
 
 
 class _TieredPartition:
-    """Tiered partition in one role, with its tasks."""
+    """Tiered partition in one role and tiered epoch, with its tasks."""
 
-    def __init__(self, partition: Partition, id: TopicIdPartition, role: TieredRole) -> None:
+    def __init__(
+        self, partition: Partition, id: TopicIdPartition, role: TieredRole, tiered_epoch: int
+    ) -> None:
         self.partition = partition
         self.id = id
         self.role = role
+        self.tiered_epoch = tiered_epoch
         self.leading_since = partition.leading_since
         self.scope = trio.CancelScope()
         self.expirer: ExpirationTask | None = None
@@ -142,11 +145,12 @@ class _TieredPartition:
         """Bytes and segments that wait to be copied, at the last measurement; None if this node
         does not copy or does not know the highest copied offset."""
 
-    def is_as(self, partition: Partition, role: TieredRole | None) -> bool:
-        """Whether the running tasks fit the partition and the role."""
+    def is_as(self, partition: Partition, role: TieredRole | None, tiered_epoch: int) -> bool:
+        """Whether the running tasks fit the partition, the role and the tiered epoch of the topic."""
         return (
             self.partition is partition
             and self.role is role
+            and self.tiered_epoch == tiered_epoch
             and self.leading_since == partition.leading_since
         )
 
@@ -220,7 +224,8 @@ class RemoteLogManager:
         """The replica was opened, or its role or configuration changed."""
         name, role = (partition.topic, partition.index), role_of(partition)
         known = self._table.get(name)
-        if known is not None and known.is_as(partition, role):
+        tiered_epoch = self._tiering_of(partition.topic_id).epoch
+        if known is not None and known.is_as(partition, role, tiered_epoch):
             return
         if role is None:
             self.gone(*name)
@@ -230,7 +235,7 @@ class RemoteLogManager:
         id = TopicIdPartition(partition.topic_id, partition.topic, partition.index)
         leads, follows = ([id], []) if role.is_leader else ([], [id])
         self._metadata.partitions_changed(leads, follows)
-        self._begin(name, _TieredPartition(partition, id, role))
+        self._begin(name, _TieredPartition(partition, id, role, tiered_epoch))
 
     def gone(self, topic: str, index: int) -> None:
         """The replica was removed, its log directory is offline, or it is not tiered."""
@@ -311,7 +316,7 @@ class RemoteLogManager:
         known = self._table.get(name)
         if known is not None and known.id == id:
             self._end(name, known)
-            self._begin(name, _TieredPartition(known.partition, id, known.role))
+            self._begin(name, _TieredPartition(known.partition, id, known.role, known.tiered_epoch))
 
     def _end(self, name: Name, known: _TieredPartition) -> None:
         del self._table[name]
@@ -465,7 +470,7 @@ class RemoteLogManager:
                 tiered.partition,
                 tiered.id,
                 self._copying,
-                tiered_epoch=self._tiering_of(tiered.id.topic_id).epoch,
+                tiered_epoch=tiered.tiered_epoch,
             )
             on_outcome = partial(self._handle_outcome, tiered)
             tasks.append(_Task("copy task", copier.run_once, self.copiers, on_outcome))

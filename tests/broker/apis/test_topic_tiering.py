@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
+from odradek.broker.apis import disable_remote_topic
 from odradek.broker.requests.dispatch import SERVED, SERVED_BY_CONTROLLERS, handle_locally
 from odradek.broker.security.authorizer import Authorizer
+from odradek.broker.timers import BusyConnectionQueue
 from odradek.protocol import apis
 from odradek.protocol.acls import AclOperation, AclResource, PatternType, Permission
 from odradek.replication.controller.acls import CLUSTER_NAME, Acl
@@ -127,12 +131,15 @@ async def respond(client: Any, tiered: bool = True, **replica: Any) -> Any:
     (topic_id,) = image.topics_by_id
     log = SimpleNamespace(failure=replica.get("failure"))
 
-    async def get(*partition: object) -> Any:
-        return SimpleNamespace(leader_epoch=0, log=log)
+    async def get(topic: str, topic_id: UUID, index: int) -> Any:
+        return SimpleNamespace(leader_epoch=0, log=log, index=index)
+
+    def is_disabled(partition: Any) -> bool:
+        return not replica.get("has_segments", False)
 
     manager = SimpleNamespace(
         work=SimpleNamespace(is_busy=lambda id: replica.get("is_busy", False)),
-        is_disabled=lambda partition: not replica.get("has_segments", False),
+        is_disabled=replica.get("check", is_disabled),
         disablement_progress=lambda partition: "7 remote segments are not deleted yet",
         may_copy=lambda id, partition: replica.get("may_copy", False),
     )
@@ -179,6 +186,24 @@ async def test_unfinished_broker_reports_whether_its_copies_have_ended(
     assert response.error_code.name == "request_timed_out"
     assert response.has_ended_copies is not may_copy
     assert (await respond(client)).has_ended_copies
+
+
+async def test_finished_partitions_are_not_checked_again_while_others_are_waited_for(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic may have thousands of partitions; otherwise, each poll would check them all."""
+    monkeypatch.setattr(disable_remote_topic, "WAIT_SECONDS", 0.2)
+    checked: Counter[int] = Counter()
+
+    def is_disabled(partition: Any) -> bool:
+        checked[partition.index] += 1
+        return bool(partition.index < 99)
+
+    await client.create("t", 100)
+    client.broker.busy_connections = BusyConnectionQueue()
+    assert (await respond(client, check=is_disabled)).error_code.name == "request_timed_out"
+    assert checked.pop(99) > 1
+    assert checked == Counter(range(99))
 
 
 async def test_broker_with_outdated_metadata_reports_no_end_of_copies(client: Any) -> None:

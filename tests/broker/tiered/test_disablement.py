@@ -39,9 +39,9 @@ async def test_retain_keeps_remote_data_readable_and_copies_nothing(tmp_path: Pa
         await tiered.produce(VALUES)
         assert await tiered.read() == 2 * VALUES
     async with stage(tmp_path) as tiered:
-        await tiered.until(lambda: tiered.log.highest_copied_offset >= 0)
-        assert tiered.remote_segments() == remote
         assert await tiered.read() == 2 * VALUES
+        await tiered.until(lambda: tiered.log.highest_copied_offset >= 0)
+        await tiered.until(lambda: tiered.remote_segments() == remote)
         await tiered.alter({"retention.bytes": "1"})
         await tiered.until(lambda: tiered.objects() == [])
 

@@ -312,6 +312,31 @@ async def test_incomplete_copy_is_deleted_once_its_broker_has_ended_its_copies(
         assert manager.is_disabled(world.partition)
 
 
+async def test_progress_of_a_disablement_has_the_right_number(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with tiered_world(clock) as world:
+
+        def describe() -> str:
+            return world.manager.disablement_progress(world.partition)
+
+        def fail(partition: object) -> None:
+            raise RemoteStorageUnavailable("503")
+
+        world.fill(2)
+        await world.pass_time()
+        world.storage.failing["delete"] = RemoteStorageUnavailable("503")
+        world.change(remote_storage_enable=False, remote_log_delete_on_disable=True)
+        await world.pass_time(0.1)
+        assert describe() == "2 remote segments are not deleted yet: 503"
+        monkeypatch.setattr(world.storage, "remove_summaries", fail)
+        world.storage.failing.clear()
+        await world.pass_time()
+        assert describe() == "the summaries of the remote segments are not deleted yet: 503"
+        await world.publish_copy(6, 8, broker=OTHER, state=STARTED)
+        assert describe().startswith("1 remote segment is not deleted yet")
+
+
 async def test_incomplete_copy_is_deleted_at_once_after_a_disablement(clock: VirtualClock) -> None:
     """X-05: all brokers have ended their copies of that tiered epoch; this one was published late."""
     async with tiered_world(clock) as world:
@@ -422,6 +447,18 @@ async def test_retained_copies_count_after_tiered_storage_is_enabled_again(
         await world.pass_time()
         found = [(each.start_offset, each.tiered_epoch) for each in world.metadata.segments(ID)]
         assert found == [(0, 0), (3, 0), (6, 2)]
+
+
+async def test_tasks_start_again_in_another_tiered_epoch(clock: VirtualClock) -> None:
+    """X-10: the node receives both changes of the configs at once, so that its role stays the same. Copies of the
+    earlier tiered epoch would not count after a later deletion."""
+    async with tiered_world(clock) as world:
+        await world.pass_time(1)
+        world.tiering = TopicTiering(2)
+        world.change(retention_ms=-1)
+        world.fill(1)
+        await world.pass_time()
+        assert [each.tiered_epoch for each in world.metadata.segments(ID)] == [2]
 
 
 async def test_segment_in_deletion_does_not_count_as_copied(clock: VirtualClock) -> None:
