@@ -67,6 +67,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "odradek.cli.remote",
         "list and verify remote log segments, and remove garbage",
     ),
+    "diskless": (
+        "odradek.cli.diskless",
+        "list coordinators, files and batches of diskless topics",
+    ),
     "produce": ("odradek.cli.produce", "produce records from stdin"),
     "consume": ("odradek.cli.consume", "consume records to stdout"),
     "dump": (
