@@ -113,6 +113,11 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "az://…)",
     )
     parser.add_argument(
+        "--diskless",
+        metavar="DIR|URL",
+        help="enable diskless topics of a new cluster in this directory or object store",
+    )
+    parser.add_argument(
         "--set",
         metavar="KEY=VALUE",
         type=key_value,
@@ -234,9 +239,9 @@ def _first(group: BaseException) -> BaseException:
     return CommandFailed(str(group)) if isinstance(group, NodeFailed) else group
 
 
-def _target(text: str) -> str:
+def _target(text: str, what: str) -> str:
     try:
-        return absolute_target(text)
+        return absolute_target(text, what)
     except ConfigError as error:
         raise WrongUsage(str(error)) from None
 
@@ -299,7 +304,8 @@ async def _the_plan(args: argparse.Namespace, seams: Seams, directory: Path) -> 
         new_id=lambda: uuid_to_text(seams.entropy.uuid()),
         addresses=await _addresses(args.listen, seams, brokers, controllers or brokers),
         settings=dict(args.set),
-        tiered=None if args.tiered is None else _target(args.tiered),
+        tiered=None if args.tiered is None else _target(args.tiered, "tiered storage"),
+        diskless=None if args.diskless is None else _target(args.diskless, "diskless topics"),
     )
     _check_configs(plan)
     write_plan(seams.files, directory, plan)
@@ -328,9 +334,10 @@ def _check_same(args: argparse.Namespace, plan: ClusterPlan) -> None:
                 f"--{name} {getattr(args, name)}: the cluster in {args.data} has {count}; use another --data "
                 "for another cluster"
             )
-    if args.listen is not None or args.set or args.tiered is not None:
+    for_new = (args.listen, args.tiered, args.diskless)
+    if args.set or any(each is not None for each in for_new):
         raise WrongUsage(
-            f"--listen, --set and --tiered apply to new clusters only; cluster.json in {args.data} has the "
+            f"--listen, --set, --tiered and --diskless apply to new clusters only; cluster.json in {args.data} has the "
             "configurations of this one"
         )
 

@@ -8,6 +8,7 @@ import logging
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,8 @@ examples:
   odradek serve --config server.properties --set num.partitions=3
   odradek serve --tiered /tmp/tier --topic history
   odradek configs alter topic history --set remote.storage.enable=true
+  odradek serve --diskless /tmp/objects
+  odradek topics create events --set diskless.enable=true
 
 exit status: 0 after a clean shutdown, 1 if the node could not start or had to stop, 2 for invalid options
 or configs
@@ -94,6 +97,12 @@ def _add_node_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR|URL",
         help="enable tiered storage in this directory or object store (s3://bucket/prefix, gs://…, az://…). Each "
         "tiered topic also needs remote.storage.enable=true",
+    )
+    parser.add_argument(
+        "--diskless",
+        metavar="DIR|URL",
+        help="enable diskless topics in this directory or object store. Each diskless topic is created with "
+        "diskless.enable=true",
     )
 
 
@@ -158,7 +167,7 @@ def _run(args: argparse.Namespace) -> int:
     path = None if args.config is None else files.Path(args.config)
     try:
         config = ServerConfig.load(
-            seams.files, path, _overrides(args), defaults=_tiered_defaults if args.tiered else None
+            seams.files, path, _overrides(args), defaults=partial(_defaults, args)
         )
     except ConfigError as error:
         raise WrongUsage(str(error)) from None
@@ -189,6 +198,8 @@ def _overrides(args: argparse.Namespace) -> Mapping[str, str | None]:
         overrides["log.dirs"] = _absolute(args.log_dirs)
     if args.tiered is not None:
         overrides.update(_tiered(args.tiered))
+    if args.diskless is not None:
+        overrides.update(_diskless(args.diskless))
     for text in args.set:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
@@ -203,8 +214,26 @@ def _tiered(target: str) -> Mapping[str, str]:
     return storage_settings(absolute_target(target))
 
 
+def _diskless(target: str) -> Mapping[str, str]:
+    from odradek.broker.config.diskless_option import diskless_storage_settings
+    from odradek.broker.config.tiered_option import absolute_target
+
+    return diskless_storage_settings(absolute_target(target, "diskless topics"))
+
+
+def _defaults(args: argparse.Namespace, given: Mapping[str, str]) -> Mapping[str, str]:
+    """Configurations that --tiered and --diskless set unless the file or --set does."""
+    defaults: dict[str, str] = {}
+    if args.tiered is not None:
+        defaults.update(_tiered_defaults(given))
+    if args.diskless is not None:
+        from odradek.broker.config.diskless_option import diskless_metadata_settings
+
+        defaults.update(diskless_metadata_settings(1))
+    return defaults
+
+
 def _tiered_defaults(given: Mapping[str, str]) -> Mapping[str, str]:
-    """Configurations that --tiered sets unless the file or --set does."""
     from odradek.broker.config.tiered_option import metadata_settings
 
     listener = given.get("inter.broker.listener.name")

@@ -47,6 +47,7 @@ class NodeOptions(TypedDict):
     data: str
     listen: str
     tier: str | None
+    diskless: str | None
 
 
 class BrokerProcess:

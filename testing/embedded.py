@@ -49,7 +49,8 @@ class Broker:
     `configs` are Kafka broker configs. `data` is a directory to use and keep; directories separated
     by commas are log directories. `seams` replaces the broker's access to the operating system.
     `tiered` is the remote tier of tiered storage: a directory or a URL, or True for a temporary
-    directory; topics use it with `remote.storage.enable`. `process` is whether plain `with` serves
+    directory; topics use it with `remote.storage.enable`. `diskless` is the store of diskless topics,
+    likewise; topics use it if they are created with `diskless.enable`. `process` is whether plain `with` serves
     from a process of its own, which nothing that a test patches can affect; by default it does so
     if gevent, freezegun or pyfakefs has patched this process.
     """
@@ -63,6 +64,7 @@ class Broker:
         listen: str = "127.0.0.1:0",
         seams: Seams | None = None,
         tiered: bool | str | Path = False,
+        diskless: bool | str | Path = False,
         process: bool | None = None,
     ) -> None:
         self._topics = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, -1)
@@ -71,6 +73,7 @@ class Broker:
         self._listen = listen
         self._seams = seams
         self._tiered = tiered
+        self._diskless = diskless
         self._wants_process = process
         if process and seams is not None:
             raise ValueError("seams cannot be given to a broker in a process of its own")
@@ -242,15 +245,17 @@ class Broker:
             "configs": self._configs,
             "data": data,
             "listen": self._listen,
-            "tier": self._tier(),
+            "tier": self._store(self._tiered, "tiered storage", "odradek-tier-"),
+            "diskless": self._store(self._diskless, "diskless topics", "odradek-diskless-"),
         }
 
-    def _tier(self) -> str | None:
-        if isinstance(self._tiered, bool):
-            return self._new_directory("odradek-tier-") if self._tiered else None
+    def _store(self, given: bool | str | Path, what: str, prefix: str) -> str | None:
+        """Directory or URL of a store; a temporary directory if `given` is True."""
+        if isinstance(given, bool):
+            return self._new_directory(prefix) if given else None
         from odradek.broker.config.tiered_option import absolute_target
 
-        return absolute_target(str(self._tiered))
+        return absolute_target(str(given), what)
 
     def _new_directory(self, prefix: str) -> str:
         self._temporary.append(tempfile.mkdtemp(prefix=prefix))

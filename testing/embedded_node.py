@@ -10,6 +10,7 @@ from types import TracebackType
 
 import trio
 
+from odradek.broker.config.diskless_option import diskless_settings
 from odradek.broker.config.loggers import restore_levels
 from odradek.broker.config.server_config import ServerConfig
 from odradek.broker.config.tiered_option import tiered_settings
@@ -35,14 +36,17 @@ class EmbeddedNode:
         data: str,
         listen: str,
         tier: str | None,
+        diskless: str | None = None,
         seams: Seams | None = None,
     ) -> None:
-        """`data`: log directories, separated by commas. `tier`: directory or URL of the remote tier."""
+        """`data`: log directories, separated by commas. `tier` and `diskless`: directory or URL of the
+        remote tier, and of the store of diskless topics."""
         self._topics = topics
         self._configs = configs
         self._data = data
         self._listen = listen
         self._tier = tier
+        self._diskless = diskless
         self._seams = seams
         self._base: MetadataImage | None = None
         self._stack: AsyncExitStack | None = None
@@ -103,6 +107,8 @@ class EmbeddedNode:
         properties = {"listeners": f"PLAINTEXT://{self._listen}", "log.dirs": self._data}
         if self._tier is not None:
             properties |= tiered_settings(self._tier, brokers=1, listener="PLAINTEXT")
+        if self._diskless is not None:
+            properties |= diskless_settings(self._diskless, brokers=1)
         config = ServerConfig.from_properties({**properties, **self._configs}, test_node=True)
         for warning in config.warnings:
             log.warning("%s", warning)

@@ -2,8 +2,8 @@
 
 `kafka_broker` is one broker for the session; each test that uses it starts without the changes of
 earlier tests. `kafka_bootstrap` is its address. A project overrides `kafka_broker_configs` (a dict of
-broker configs), `kafka_broker_topics`, `kafka_broker_tiered` or `kafka_broker_process` in its
-conftest.
+broker configs), `kafka_broker_topics`, `kafka_broker_tiered`, `kafka_broker_diskless` or
+`kafka_broker_process` in its conftest.
 """
 
 from __future__ import annotations
@@ -39,6 +39,15 @@ def kafka_broker_tiered() -> bool | str:
 
 
 @pytest.fixture(scope="session")
+def kafka_broker_diskless() -> bool | str:
+    """Diskless topics of the session's broker: True, or the directory or URL of their store.
+
+    Override it; the default is False.
+    """
+    return False
+
+
+@pytest.fixture(scope="session")
 def kafka_broker_process(request: pytest.FixtureRequest) -> bool | None:
     """Whether the session's broker runs in a process of its own; override it.
 
@@ -55,6 +64,7 @@ def kafka_broker_session(
     kafka_broker_configs: Configs,
     kafka_broker_topics: Mapping[str, int],
     kafka_broker_tiered: bool | str,
+    kafka_broker_diskless: bool | str,
     kafka_broker_process: bool | None,
 ) -> Iterator[Broker]:
     """The session's broker, which is never reset."""
@@ -64,6 +74,7 @@ def kafka_broker_session(
         configs=kafka_broker_configs,
         topics=kafka_broker_topics,
         tiered=kafka_broker_tiered,
+        diskless=kafka_broker_diskless,
         process=kafka_broker_process,
     ) as broker:
         yield broker

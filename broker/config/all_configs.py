@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from odradek.broker.config.broker_diskless_configs import DISKLESS
 from odradek.broker.config.broker_group_configs import GROUPS
 from odradek.broker.config.broker_kraft_configs import KRAFT
 from odradek.broker.config.broker_log_configs import LOGS
@@ -29,6 +30,7 @@ BROKER: Table = table(
     TRANSACTIONS,
     METRICS,
     REMOTE,
+    DISKLESS,
     SECURITY,
 )
 TOPIC: Table = table(TOPIC_ROWS)
@@ -47,6 +49,8 @@ DYNAMIC_ONLY = frozenset(
 # Configs that Kafka does not have, two of KIP-113 among them: not described unless set.
 ODRADEK_CONFIGS = frozenset(
     {
+        *(row.name for row in DISKLESS),
+        "diskless.enable",
         "num.replica.move.threads",
         "intra.broker.throttled.rate",
         "odradek.metrics.listener",

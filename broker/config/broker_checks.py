@@ -98,6 +98,7 @@ def check_broker(config: BrokerConfigs) -> None:
         check_local_retention(config)
         if config.is_broker:
             _check_tiered(config)
+    _check_diskless(config)
 
 
 def _check_logs(config: BrokerConfigs) -> None:
@@ -327,6 +328,21 @@ def _check_tiered(config: BrokerConfigs) -> None:
         f"remote.log.metadata.manager.listener.name is {listener}, which is not advertised;"
         f" it can be {', '.join(sorted(advertised))}",
     )
+
+
+def _check_diskless(config: BrokerConfigs) -> None:
+    """Check the configs that diskless topics require."""
+    if config.get_bool("diskless.storage.system.enable"):
+        _require(
+            not config.is_broker or config["diskless.storage.url"] is not None,
+            "diskless.storage.url is required if diskless.storage.system.enable is true: a directory,"
+            " file:///directory, s3://bucket/prefix, gs://bucket or az://container",
+        )
+    else:
+        _require(
+            not config.get_bool("log.diskless.enable"),
+            "log.diskless.enable=true requires diskless.storage.system.enable=true",
+        )
 
 
 def check_local_retention(config: BrokerConfigs) -> None:

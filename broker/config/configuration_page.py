@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 
+from odradek.broker.config import broker_diskless_configs as broker_diskless
 from odradek.broker.config import broker_group_configs as broker_groups
 from odradek.broker.config import broker_kraft_configs as broker_kraft
 from odradek.broker.config import broker_log_configs as broker_logs
@@ -37,6 +38,7 @@ _SECTIONS = (
     ("Transactions", broker_transactions, broker_transactions.TRANSACTIONS),
     ("Metrics and quotas", broker_metrics, broker_metrics.METRICS),
     ("Tiered storage", broker_remote, broker_remote.REMOTE),
+    ("Diskless topics", broker_diskless, broker_diskless.DISKLESS),
     ("Security", broker_security, broker_security.SECURITY),
 )
 _OTHERS = (

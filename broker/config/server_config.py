@@ -402,6 +402,7 @@ class ServerConfig:
                 existing or {},
                 self.derived[parse_topic],
                 tiering=self.get_bool("remote.log.storage.system.enable"),
+                diskless=self.get_bool("diskless.storage.system.enable"),
             )
         except ConfigError as error:
             raise KafkaError(ErrorCode.invalid_config, str(error)) from error
@@ -469,15 +470,18 @@ _OF_TIERED_STORAGE = tuple(
     for part in ("storage", "metadata.producer", "metadata.consumer", "metadata.common.client")
 )
 """Prefixes of configs of the tiered storage components (T-04, T-07), which check their names themselves."""
+_OF_DISKLESS_STORE = "diskless.storage."
+"""Prefix of the options of the store of diskless topics, which are checked when it is opened."""
 _OF_KAFKAS_MANAGER = "remote.log.storage.manager."
 
 
 def _unknown(config: ServerConfig, properties: Mapping[str, str]) -> list[str]:
-    """Names that nothing reads: no row, no listener prefix, no prefix of tiered storage."""
+    """Names that nothing reads: no row, no listener prefix, no prefix of an object store."""
     plugins = (
         cast(str, config["remote.log.storage.manager.impl.prefix"]),
         cast(str, config["remote.log.metadata.manager.impl.prefix"]),
         *(_OF_TIERED_STORAGE if config["remote.log.storage.system.enable"] else ()),
+        *((_OF_DISKLESS_STORE,) if config["diskless.storage.system.enable"] else ()),
     )
     return sorted(
         name

@@ -18,15 +18,15 @@ def tiered_settings(target: str, *, brokers: int, listener: str) -> dict[str, st
     return storage_settings(target) | metadata_settings(brokers, listener)
 
 
-def absolute_target(target: str) -> str:
+def absolute_target(target: str, what: str = "tiered storage") -> str:
     """Return the absolute directory of a path or a `file://` URL; another URL is returned unchanged. Raises
-    ConfigError for a text that looks like a mistyped URL, which would become a directory."""
+    ConfigError for a text that looks like a mistyped URL, which would become a directory. `what` is stored there."""
     from odradek.storage.tiered.store_location import directory_of
 
     try:
         directory = directory_of(target)
     except ValueError as error:
-        raise ConfigError(f"the location of tiered storage: {error}") from None
+        raise ConfigError(f"the location of {what}: {error}") from None
     return target if directory is None else str(directory)
 
 

@@ -53,9 +53,11 @@ def validate_topic(
     defaults: Mapping[str, ConfigValue],
     *,
     tiering: bool,
+    diskless: bool = False,
 ) -> None:
     """Check that a topic with the configs `existing` may have exactly `configs`. Raises ConfigError. `defaults`
-    are the values of unset configs (`parse_topic`)."""
+    are the values of unset configs (`parse_topic`). `tiering` and `diskless`: whether tiered storage and diskless
+    topics are enabled on the node."""
     nulls = sorted(name for name, text in configs.items() if text is None)
     if nulls:
         raise ConfigError(f"Null value not supported for topic configs: {','.join(nulls)}")
@@ -70,10 +72,36 @@ def validate_topic(
         raise ConfigError(
             f"conflict in topic config setting min.compaction.lag.ms ({low}) > max.compaction.lag.ms ({high})"
         )
+    if values["diskless.enable"]:
+        is_new = not is_true(existing.get("diskless.enable"))
+        _check_diskless(values, is_enabled=diskless or not is_new)
     if values["remote.storage.enable"]:
         _check_tiered(values, tiering=tiering)
-    elif existing.get("remote.storage.enable", "").strip().lower() == "true":
+    elif is_true(existing.get("remote.storage.enable")):
         _check_no_longer_tiered(values)
+
+
+def is_true(text: str | None) -> bool:
+    """Whether the text of a boolean config is true. None and invalid texts are not."""
+    return text is not None and text.strip().lower() == "true"
+
+
+def _check_diskless(values: Mapping[str, ConfigValue], *, is_enabled: bool) -> None:
+    if not is_enabled:
+        raise ConfigError(
+            "Diskless topics are disabled in the broker (diskless.storage.system.enable)."
+            " Topic cannot be created with diskless.enable=true."
+        )
+    if values["remote.storage.enable"]:
+        raise ConfigError(
+            "remote.storage.enable=true and diskless.enable=true cannot be combined: the records of"
+            " a diskless topic are only in the object store."
+        )
+    if "compact" in cast(Sequence[str], values["cleanup.policy"]):
+        raise ConfigError(
+            "Diskless topics cannot be compacted: diskless.enable=true requires"
+            " cleanup.policy=delete or cleanup.policy being an empty list."
+        )
 
 
 def _check_tiered(values: Mapping[str, ConfigValue], *, tiering: bool) -> None:

@@ -165,6 +165,11 @@ TOPIC_ROWS: Rows = (
         doc="What happens to the data in the remote tier when `remote.storage.enable` is set to false "
             "(KIP-950): `retain` keeps it readable until it expires by retention, `delete` deletes it. It is "
             "removed when tiered storage is enabled again. Apache Kafka does not have it."),
+    row("diskless.enable", BOOLEAN, "false", MEDIUM, scope=Scope.TOPIC, internal=True, effect=True,
+        doc="Whether the topic is diskless: its records are only in the object store, and any broker serves it "
+            "(KIP-1150). It is fixed when the topic is created. It requires `diskless.storage.system.enable` on the "
+            "nodes, and excludes `cleanup.policy=compact` and `remote.storage.enable=true`. Apache Kafka does not "
+            "have it."),
     row("internal.segment.bytes", INT, None, MEDIUM, scope=Scope.TOPIC, internal=True, effect=True,
         doc="The maximum size of a segment in bytes; it may be below the minimum of `segment.bytes`. For "
             "tests."),

@@ -72,3 +72,27 @@ def transactions_topic(configs: IntegerConfigs) -> InternalTopic:
             "segment.bytes": str(configs.get_int("transaction.state.log.segment.bytes")),
         },
     )
+
+
+def diskless_metadata_topic(configs: IntegerConfigs) -> InternalTopic:
+    """`__diskless_metadata` with its settings (KIP-1164, D-15). The coordinators prune it after their snapshots.
+
+    A record of a committed file has all its batches, so that it may be larger than the default of
+    `max.message.bytes`.
+    """
+    factor = configs.get_int("diskless.metadata.topic.replication.factor")
+    return InternalTopic(
+        DISKLESS_METADATA_TOPIC,
+        configs.get_int("diskless.metadata.topic.num.partitions"),
+        factor,
+        {
+            "cleanup.policy": "delete",
+            "retention.ms": "-1",
+            "retention.bytes": "-1",
+            "compression.type": "producer",
+            "unclean.leader.election.enable": "false",
+            "min.insync.replicas": str(min(2, factor)),
+            "max.message.bytes": "67108864",
+            "segment.bytes": "104857600",
+        },
+    )

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from odradek.broker.config.diskless_option import diskless_settings
 from odradek.broker.config.tiered_option import tiered_settings
 from odradek.seams.network import Address
 
@@ -166,12 +167,13 @@ def make_plan(
     settings: Mapping[str, str] | None = None,
     log_directories: int = 1,
     tiered: str | None = None,
+    diskless: str | None = None,
 ) -> ClusterPlan:
     """Create the plan of a new cluster with dedicated `controllers` (0: brokers are also controllers).
 
     Each node gets a subdirectory of `directory` (absolute), with `log_directories` log directories for a
     broker. `addresses` yields the address of each listener, client listeners first. `tiered` is the store
-    of the remote tier, if there is one: an absolute directory or a URL.
+    of the remote tier, and `diskless` that of diskless topics, if there is one: an absolute directory or a URL.
     """
     if brokers < 1 or controllers < 0 or log_directories < 1:
         raise ValueError(
@@ -194,10 +196,12 @@ def make_plan(
         )
         for node_id in range(1, last + 1)
     ]
-    tier = {}
+    stores: dict[str, str] = {}
     if tiered is not None:
-        tier = tiered_settings(tiered, brokers=brokers, listener=CLIENT_LISTENER)
-    return ClusterPlan(new_id(), tuple(nodes), {**tier, **(settings or {})})
+        stores |= tiered_settings(tiered, brokers=brokers, listener=CLIENT_LISTENER)
+    if diskless is not None:
+        stores |= diskless_settings(diskless, brokers=brokers)
+    return ClusterPlan(new_id(), tuple(nodes), {**stores, **(settings or {})})
 
 
 def _node_directory(directory: str, node_id: int) -> str:

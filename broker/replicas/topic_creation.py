@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
+from odradek.broker.config.topic_config_validation import is_true
 from odradek.broker.coordination.internal_topics import InternalTopic, is_internal_topic
 from odradek.broker.quotas.partition_mutation_quota import mutations_of
 from odradek.protocol import apis
@@ -27,6 +28,7 @@ from odradek.replication.controller.controller_result import (
 from odradek.replication.controller.image import MetadataImage
 
 if TYPE_CHECKING:
+    from odradek.broker.config.server_config import ServerConfig
     from odradek.broker.requests.context import RequestContext
     from odradek.broker.services import Services
     from odradek.replication.controller.topics import CreatedTopic, NewTopic
@@ -53,6 +55,9 @@ async def create_topics(
         services.config.get_int("default.replication.factor"),
     )
 
+    if services.config.get_bool("log.diskless.enable"):
+        topics = [diskless_by_default(services.config, topic) for topic in topics]
+
     def operation(image: MetadataImage) -> ControllerResult[list[CreatedTopic]]:
         return create_topics(
             image,
@@ -65,6 +70,17 @@ async def create_topics(
         )
 
     return await services.metadata.perform(operation)
+
+
+def diskless_by_default(config: ServerConfig, topic: NewTopic) -> NewTopic:
+    """The topic with `diskless.enable=true`, if `log.diskless.enable` is true and its configs permit it."""
+    given = topic.configs
+    if is_internal_topic(topic.name) or "diskless.enable" in given:
+        return topic
+    policy = given.get("cleanup.policy") or config.topic_defaults()["cleanup.policy"]
+    if "compact" in policy or is_true(given.get("remote.storage.enable")):
+        return topic
+    return replace(topic, configs={**given, "diskless.enable": "true"})
 
 
 async def request_topics(ctx: RequestContext, topics: Sequence[NewTopic]) -> list[CreatedTopic]:

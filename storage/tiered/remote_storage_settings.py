@@ -5,16 +5,14 @@ prefix is the value of `remote.log.storage.manager.impl.prefix` (Kafka's, `rsm.c
 
     url                   a directory or its file:// URL, s3://bucket/prefix, gs://…, az://…, memory:///
     prefix                added before the names of all objects
-    aws_*, google_*, azure_*  options of that kind of store (aws_endpoint, aws_region, …)
     compression           none, zstd or lz4, in chunks of
     chunk.bytes           this many bytes of the log
     encryption.key.file   keys (encryption.py)
     encryption.enabled    true: encrypt new copies with the first key
-    connect.timeout.ms, request.timeout.ms, retries, retry.backoff.ms, retry.backoff.max.ms,
-    retry.timeout.ms      timeouts and retries of requests to the store
     dir                   LocalTieredStorage's name for the directory, instead of url
 
-`store_location.py` resolves `url` and `dir` to the location of the objects.
+and those of every object store (`store_properties.py`). `store_location.py` resolves `url` and
+`dir` to the location of the objects.
 
 An invalid property raises ValueError with its name and the valid values.
 """
@@ -22,17 +20,17 @@ An invalid property raises ValueError with its name and the valid values.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from odradek.seams.files import Path
-from odradek.seams.objects import DEFAULT_STORE_TIMEOUTS, StoreTimeouts
+from odradek.storage.store_properties import StoreProperties
 from odradek.storage.tiered.chunks import CHUNK_BYTES, Compression
 from odradek.storage.tiered.store_location import resolved_url
 
 if TYPE_CHECKING:
     from odradek.seams import Seams
     from odradek.seams.files import Files
+    from odradek.seams.objects import StoreTimeouts
     from odradek.storage.tiered.encryption import KeyRing
     from odradek.storage.tiered.object_store import StorageFormat
     from odradek.storage.tiered.remote_storage_manager import RemoteStorageManager
@@ -47,11 +45,8 @@ DEFAULT_IMPL_PREFIX = "rsm.config."
 OWN_PREFIX = "remote.log.storage."
 
 _NAMES = (
-    "url", "prefix", "dir", "compression", "chunk.bytes", "encryption.key.file",
-    "encryption.enabled", "connect.timeout.ms", "request.timeout.ms", "retries", "retry.backoff.ms",
-    "retry.backoff.max.ms", "retry.timeout.ms",
+    "url", "prefix", "dir", "compression", "chunk.bytes", "encryption.key.file", "encryption.enabled",
 )  # fmt: skip
-_STORES_OWN = ("aws_", "google_", "azure_")
 _FIXED = {"delete.on.close": "false", "delete.enable": "true"}
 """LocalTieredStorage's properties that are supported with this value only."""
 
@@ -96,8 +91,7 @@ class RemoteStorageSettings:
                 f"{DEFAULT_IMPL_PREFIX}dir; Java plug-ins are not supported"
             )
         prefix = properties.get(IMPL_PREFIX) or DEFAULT_IMPL_PREFIX
-        self._values: dict[str, str] = {}
-        self._property_names: dict[str, str] = {}
+        self._properties = StoreProperties("the remote storage", OWN_PREFIX, _NAMES)
         for beginning in (OWN_PREFIX, prefix):
             for name, value in sorted(properties.items()):
                 if name.startswith(beginning) and not _is_kafkas(name):
@@ -106,55 +100,46 @@ class RemoteStorageSettings:
     def url(self, files: Files, recorded: str | None = None) -> str:
         """URL of the store; `recorded` is the directory that this node used as its store before."""
         name = "url"
-        if self._class_name == LOCAL_TIERED_STORAGE and "dir" in self._values:
+        if self._class_name == LOCAL_TIERED_STORAGE and "dir" in self._properties:
             name = "dir"
-        given = self._values.get(name, "")
+        given = self._properties.get(name)
         if name == "url" and "://" not in given and not given.startswith(("/", "~")):
             raise ValueError(
-                f"{self._where('url')} is {given!r}: set it to the URL of a store, like "
+                f"{self._properties.full_name('url')} is {given!r}: set it to the URL of a store, like "
                 "file:///var/lib/tiered, s3://bucket/prefix, gs://bucket or az://container"
             )
         try:
             return resolved_url(
-                given, files, prefix=self._values.get("prefix", ""), recorded=recorded
+                given, files, prefix=self._properties.get("prefix"), recorded=recorded
             )
         except ValueError as error:
-            raise ValueError(f"{self._where(name)}: {error}") from None
+            raise ValueError(f"{self._properties.full_name(name)}: {error}") from None
 
     def store_options(self) -> dict[str, str]:
-        return {name: value for name, value in self._values.items() if name.startswith(_STORES_OWN)}
+        return self._properties.options()
 
     def timeouts(self) -> StoreTimeouts:
-        usual = DEFAULT_STORE_TIMEOUTS
-        return StoreTimeouts(
-            connect_seconds=self._seconds("connect.timeout.ms", usual.connect_seconds),
-            request_seconds=self._seconds("request.timeout.ms", usual.request_seconds),
-            retries=self._number("retries", usual.retries, least=0),
-            first_backoff_seconds=self._seconds("retry.backoff.ms", usual.first_backoff_seconds),
-            longest_backoff_seconds=self._seconds(
-                "retry.backoff.max.ms", usual.longest_backoff_seconds
-            ),
-            all_retries_seconds=self._seconds("retry.timeout.ms", usual.all_retries_seconds),
-        )
+        return self._properties.timeouts()
 
     def form(self, files: Files) -> StorageFormat:
         from odradek.storage.tiered.object_store import StorageFormat
 
-        named = self._values.get("compression", Compression.NONE.value)
+        properties = self._properties
+        named = properties.get("compression", Compression.NONE.value)
         try:
             compression = Compression(named)
         except ValueError:
             kinds = ", ".join(each.value for each in Compression)
-            raise self._wrong("compression", f"one of {kinds}") from None
-        encrypts = self._values.get("encryption.enabled", "false").lower()
+            raise properties.wrong("compression", f"one of {kinds}") from None
+        encrypts = properties.get("encryption.enabled", "false").lower()
         if encrypts not in ("true", "false"):
-            raise self._wrong("encryption.enabled", "true or false")
-        key_file = self._values.get("encryption.key.file")
+            raise properties.wrong("encryption.enabled", "true or false")
+        key_file = properties.get("encryption.key.file")
         if encrypts == "true" and not key_file:
-            raise self._wrong("encryption.key.file", "the path of a file with keys")
+            raise properties.wrong("encryption.key.file", "the path of a file with keys")
         return StorageFormat(
             compression=compression,
-            chunk_bytes=self._number("chunk.bytes", CHUNK_BYTES, least=1024),
+            chunk_bytes=properties.number("chunk.bytes", CHUNK_BYTES, least=1024),
             keys=self._key_ring(files, key_file) if key_file else None,
             encrypts=encrypts == "true",
         )
@@ -166,41 +151,16 @@ class RemoteStorageSettings:
             check_installed()
             return KeyRing.parse(files.read(Path(path)).decode())
         except (OSError, ValueError) as error:
-            raise ValueError(f"{self._where('encryption.key.file')}: {path}: {error}") from error
+            raise ValueError(
+                f"{self._properties.full_name('encryption.key.file')}: {path}: {error}"
+            ) from error
 
     def _take(self, name: str, short: str, value: str) -> None:
-        if short.startswith(("aws.", "google.", "azure.")):
-            short = short.replace(".", "_")
         served = _FIXED.get(short)
-        if served is not None:
-            if value != served:
-                raise ValueError(f"{name} is {value!r}: only {served!r} is supported")
-            return
-        if short not in _NAMES and not short.startswith(_STORES_OWN):
-            close = get_close_matches(short, _NAMES, 1)
-            meant = f"; did you mean {close[0]}?" if close else ""
-            raise ValueError(f"{name} is not a property of the remote storage{meant}")
-        self._values[short] = value
-        self._property_names[short] = name
-
-    def _number(self, short: str, default: int, *, least: int) -> int:
-        text = self._values.get(short)
-        if text is None:
-            return default
-        if not text.isdecimal() or not least <= int(text) < 1 << 31:
-            raise self._wrong(short, f"a whole number from {least} on")
-        return int(text)
-
-    def _seconds(self, short: str, default: float) -> float:
-        return self._number(short, round(default * 1000), least=1) / 1000
-
-    def _wrong(self, short: str, may_be: str) -> ValueError:
-        return ValueError(
-            f"{self._where(short)} is {self._values.get(short, '')!r}: set it to {may_be}"
-        )
-
-    def _where(self, short: str) -> str:
-        return self._property_names.get(short, f"{OWN_PREFIX}{short}")
+        if served is None:
+            self._properties.take(name, short, value)
+        elif value != served:
+            raise ValueError(f"{name} is {value!r}: only {served!r} is supported")
 
 
 def _is_kafkas(name: str) -> bool:

@@ -48,7 +48,7 @@ class Cluster:
     `proxied=False` no proxy forwards the connections: throughput is higher, and network faults are
     not available. Each broker has `log_directories` log directories; the metadata log is in the
     first one. `tiered` is the remote tier of tiered storage: a directory or a URL, or True for a
-    directory next to the data.
+    directory next to the data. `diskless` is the store of diskless topics, likewise.
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class Cluster:
         proxied: bool = True,
         log_directories: int = 1,
         tiered: bool | str | Path = False,
+        diskless: bool | str | Path = False,
     ) -> None:
         place = None if data is None else str(data)
         self._wanted = ClusterOptions(
@@ -72,6 +73,9 @@ class Cluster:
             proxied,
             log_directories,
             tiered if isinstance(tiered, bool) else absolute_target(str(tiered)),
+            diskless
+            if isinstance(diskless, bool)
+            else absolute_target(str(diskless), "diskless topics"),
         )
         self._software = OdradekNodes(real_seams()) if software is None else software
         self._context: AbstractAsyncContextManager[RunningCluster] | None = None

@@ -58,6 +58,8 @@ class ClusterOptions:
     log_directories: int = 1
     tiered: str | bool = False
     """The directory or URL of the remote tier; True: a directory next to the nodes' data."""
+    diskless: str | bool = False
+    """The directory or URL of the store of diskless topics; True: a directory next to the nodes' data."""
 
 
 class RunningCluster:
@@ -269,6 +271,7 @@ async def _plan(wanted: ClusterOptions, directory: str) -> ClusterPlan:
         settings=wanted.configs,
         log_directories=wanted.log_directories,
         tiered=f"{directory}/tier" if wanted.tiered is True else wanted.tiered or None,
+        diskless=f"{directory}/diskless" if wanted.diskless is True else wanted.diskless or None,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from odradek.broker.config.types import ConfigError
 from odradek.broker.local_cluster.plan import CLIENT_LISTENER, ListenerAddress, make_plan
 from odradek.broker.tiered.tiered_storage import metadata_properties
 from odradek.cli.main import WRONG_USAGE, main
-from odradek.cli.serve import _overrides, _tiered_defaults, add_parser
+from odradek.cli.serve import _defaults, _overrides, add_parser
 from odradek.seams import files
 from odradek.seams.network import Address
 from odradek.seams.real_files import RealFiles
@@ -35,7 +36,9 @@ def config(target: str, file: Path | None = None) -> ServerConfig:
     with_file = [] if file is None else ["--config", str(file)]
     given = commands.parse_args(["serve", "--tiered", target, *with_file])
     path = None if file is None else files.Path(str(file))
-    return ServerConfig.load(RealFiles(), path, _overrides(given), defaults=_tiered_defaults)
+    return ServerConfig.load(
+        RealFiles(), path, _overrides(given), defaults=partial(_defaults, given)
+    )
 
 
 def test_directory_store_has_layout_of_kafka(tmp_path: Path) -> None:

@@ -1,0 +1,152 @@
+"""Broker configs of diskless topics with their current values, and the opening of their object store."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from odradek.broker.lifecycle.errors import WrongConfig
+from odradek.seams.objects import ObjectDenied, ObjectsUnavailable
+from odradek.seams.offload import OBJECTS_LANE
+from odradek.storage.diskless.store_settings import (
+    URL,
+    diskless_store_url,
+    open_diskless_store,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from odradek.broker.config.server_config import ServerConfig
+    from odradek.broker.environment import NodeEnvironment
+    from odradek.seams import Seams
+    from odradek.seams.files import Files
+    from odradek.seams.objects import Objects
+
+log = logging.getLogger("odradek.diskless")
+
+REMEMBERED_STORE: Final = "diskless-store"
+"""File in the directory of the metadata log with the identity of a store that is a directory."""
+CHECK_SECONDS: Final = 5.0
+REMIND_SECONDS: Final = 60.0
+_NO_OBJECTS: Final = "diskless/none"
+"""Prefix that no object has, so that listing it is a cheap test of the access."""
+
+
+class DisklessSettings:
+    """Current values; times in seconds or ms as named, sizes in bytes."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        self._config = config
+
+    @property
+    def commit_interval_seconds(self) -> float:
+        """Maximum time that records are buffered before they are uploaded."""
+        return self._config.get_int("diskless.append.commit.interval.ms") / 1000
+
+    @property
+    def buffer_bytes_max(self) -> int:
+        """Size of buffered records at which they are uploaded."""
+        return self._config.get_int("diskless.append.buffer.max.bytes")
+
+    @property
+    def fetch_poll_interval_seconds(self) -> float:
+        return self._config.get_int("diskless.fetch.poll.interval.ms") / 1000
+
+    @property
+    def object_cache_bytes_max(self) -> int:
+        return self._config.get_int("diskless.object.cache.max.bytes")
+
+    @property
+    def snapshot_interval_records(self) -> int:
+        return self._config.get_int("diskless.metadata.snapshot.interval.records")
+
+    @property
+    def snapshot_interval_bytes(self) -> int:
+        return self._config.get_int("diskless.metadata.snapshot.interval.bytes")
+
+    @property
+    def file_deletion_grace_ms(self) -> int:
+        """Time before an object without live batches is deleted (D-22)."""
+        return self._config.get_int("diskless.file.deletion.grace.period.ms")
+
+    @property
+    def orphan_scan_interval_seconds(self) -> float:
+        return self._config.get_int("diskless.coordinator.orphan.scan.interval.ms") / 1000
+
+    @property
+    def orphan_scan_grace_ms(self) -> int:
+        """Minimum age of an orphan file that is deleted (D-23)."""
+        return self._config.get_int("diskless.coordinator.orphan.scan.grace.period.ms")
+
+    @property
+    def producer_id_expiration_ms(self) -> int:
+        return self._config.get_int("producer.id.expiration.ms")
+
+
+async def open_store(environment: NodeEnvironment) -> Objects:
+    """Open the object store of diskless topics; sends no request. Raises WrongConfig for invalid configs."""
+    properties = environment.config.layers.effective()
+    opened = partial(
+        open_diskless_store,
+        properties,
+        environment.seams,
+        remembered_in=environment.directories.metadata.path / REMEMBERED_STORE,
+    )
+    try:
+        if environment.config.get_bool("remote.log.storage.system.enable"):
+            check_other_directory(properties, environment.seams.files)
+        return await environment.seams.offload.run(opened, lane=OBJECTS_LANE)
+    except ValueError as error:
+        raise WrongConfig(str(error)) from None
+
+
+def check_other_directory(properties: Mapping[str, str], files: Files) -> None:
+    """Check that tiered storage and diskless topics do not use the same directory, because the identity of one store
+    would be taken for that of the other. Raises ValueError."""
+    from odradek.storage.tiered.remote_storage_settings import RemoteStorageSettings
+    from odradek.storage.tiered.store_location import directory_of_store
+
+    tiered = directory_of_store(RemoteStorageSettings(properties).url(files))
+    diskless = directory_of_store(diskless_store_url(properties.get(URL, "")))
+    if tiered is not None and diskless in (tiered, tiered.parent):
+        raise ValueError(
+            f"{URL} is {diskless}, which is the directory of tiered storage: specify another directory"
+        )
+
+
+async def check_store(objects: Objects, seams: Seams) -> None:
+    """Check at the start whether the store responds and grants access, and log an error every minute until it does.
+
+    Everything that does not need the store continues in the meantime.
+    """
+    started = logged_at = None
+    while True:
+        try:
+            await seams.offload.run(
+                lambda: next(objects.pages(_NO_OBJECTS), None), lane=OBJECTS_LANE
+            )
+        except ObjectsUnavailable as error:
+            now = seams.clock.monotonic()
+            started = now if started is None else started
+            if logged_at is None or now - logged_at >= REMIND_SECONDS:
+                logged_at = now
+                log.error("%s Diskless topics cannot be written or read", _explanation(error))
+            await seams.clock.sleep(CHECK_SECONDS)
+        else:
+            if started is not None:
+                seconds = seams.clock.monotonic() - started
+                log.warning(
+                    "the object store of diskless topics is available after %.0f s", seconds
+                )
+            return
+
+
+def _explanation(error: ObjectsUnavailable) -> str:
+    if isinstance(error, ObjectDenied):
+        return (
+            f"the object store of diskless topics denies access ({error}): check its credentials and"
+            " permissions."
+        )
+    return f"the object store of diskless topics is unavailable ({error})."
