@@ -277,11 +277,10 @@ def _new_topic(name: str, config: ServerConfig) -> NewTopic:
             return NewTopic(
                 name, topic.partitions, topic.replication_factor, configs=dict(topic.configs)
             )
-    return NewTopic(
-        name,
-        _own_default("num.partitions", config),
-        _own_default("default.replication.factor", config),
-    )
+    factor = -1
+    if not config.get_bool("log.diskless.enable"):  # a diskless topic has no replication factor
+        factor = _own_default("default.replication.factor", config)
+    return NewTopic(name, _own_default("num.partitions", config), factor)
 
 
 def _own_default(name: str, config: ServerConfig) -> int:

@@ -14,7 +14,13 @@ from odradek.broker.config.all_configs import BROKER, CLIENT_METRICS, GROUP, TOP
 from odradek.broker.config.broker_checks import check_local_retention
 from odradek.broker.config.config_layers import refused_dynamic
 from odradek.broker.config.server_config import ServerConfig
+from odradek.broker.config.topic_config_validation import is_true
 from odradek.broker.config.types import ConfigError, ConfigType, ResourceType
+from odradek.broker.coordination.internal_topics import (
+    DISKLESS_METADATA_CONFIGS,
+    DISKLESS_METADATA_TOPIC,
+    is_internal_topic,
+)
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 _INT32 = re.compile(r"[+-]?[0-9]{1,10}")
@@ -45,6 +51,8 @@ def validate_resource_configs(
     match resource_type:
         case ResourceType.TOPIC:
             config.validate_topic_configs(wanted, existing)
+            if is_internal_topic(name):
+                _check_internal_topic(name, wanted)
         case ResourceType.BROKER:
             if name and broker_id(name) < 0:
                 raise KafkaError(ErrorCode.invalid_request, "Invalid negative broker ID.")
@@ -56,6 +64,17 @@ def validate_resource_configs(
             raise KafkaError(
                 ErrorCode.invalid_request, f"Unsupported resource type: {resource_type}"
             )
+
+
+def _check_internal_topic(name: str, wanted: Mapping[str, str]) -> None:
+    """Check the configs of an internal topic. `__diskless_metadata` is pruned by its coordinators only."""
+    if is_true(wanted.get("diskless.enable")):
+        raise KafkaError(ErrorCode.invalid_config, "Internal topics cannot be diskless.")
+    if name != DISKLESS_METADATA_TOPIC:
+        return
+    for key, required in DISKLESS_METADATA_CONFIGS.items():
+        if wanted.get(key, "").strip().lower() != required:
+            raise KafkaError(ErrorCode.invalid_config, f"{name} requires {key}={required}.")
 
 
 def list_configs() -> dict[int, dict[str, str]]:

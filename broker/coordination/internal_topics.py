@@ -74,6 +74,15 @@ def transactions_topic(configs: IntegerConfigs) -> InternalTopic:
     )
 
 
+DISKLESS_METADATA_CONFIGS = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "unclean.leader.election.enable": "false",
+}
+"""Configs without which committed records of `__diskless_metadata` would be lost."""
+
+
 def diskless_metadata_topic(configs: IntegerConfigs) -> InternalTopic:
     """`__diskless_metadata` with its settings (KIP-1164, D-15). The coordinators prune it after their snapshots.
 
@@ -86,11 +95,8 @@ def diskless_metadata_topic(configs: IntegerConfigs) -> InternalTopic:
         configs.get_int("diskless.metadata.topic.num.partitions"),
         factor,
         {
-            "cleanup.policy": "delete",
-            "retention.ms": "-1",
-            "retention.bytes": "-1",
+            **DISKLESS_METADATA_CONFIGS,
             "compression.type": "producer",
-            "unclean.leader.election.enable": "false",
             "min.insync.replicas": str(min(2, factor)),
             "max.message.bytes": "67108864",
             "segment.bytes": "104857600",

@@ -98,9 +98,9 @@ def _controller(services: Services) -> None:
         for topic in metadata.image.topics_by_id.values():
             for number, partition in enumerate(topic.partitions.values(), 1):
                 found["GlobalPartitionCount"] += 1
-                if partition.leader == images.NO_LEADER:
+                if partition.is_offline:
                     found["OfflinePartitionsCount"] += 1
-                elif partition.leader != partition.replicas[0]:
+                elif partition.replicas and partition.leader != partition.replicas[0]:
                     found["PreferredReplicaImbalanceCount"] += 1
                 if number % PARTITIONS_PER_STEP == 0:
                     await trio.lowlevel.checkpoint()

@@ -16,7 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from odradek.broker.config.topic_config_validation import is_true
-from odradek.broker.coordination.internal_topics import InternalTopic, is_internal_topic
+from odradek.broker.coordination.internal_topics import (
+    InternalTopic,
+    diskless_metadata_topic,
+    is_internal_topic,
+)
 from odradek.broker.quotas.partition_mutation_quota import mutations_of
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, InvalidFrame, KafkaError
@@ -31,6 +35,7 @@ if TYPE_CHECKING:
     from odradek.broker.config.server_config import ServerConfig
     from odradek.broker.requests.context import RequestContext
     from odradek.broker.services import Services
+    from odradek.replication.controller.diskless_topics import DisklessMetadataTopic
     from odradek.replication.controller.topics import CreatedTopic, NewTopic
     from odradek.replication.raft.metadata_manager import MetadataManager
 
@@ -50,13 +55,15 @@ async def create_topics(
     from odradek.broker.config.alteration_validation import validate_resource_configs
     from odradek.replication.controller.topics import TopicDefaults, create_topics
 
+    config = services.config
+    is_enabled = config.get_bool("diskless.storage.system.enable")
     defaults = TopicDefaults(
-        services.config.get_int("num.partitions"),
-        services.config.get_int("default.replication.factor"),
+        config.get_int("num.partitions"),
+        config.get_int("default.replication.factor"),
+        _diskless_metadata(config) if is_enabled else None,
     )
-
-    if services.config.get_bool("log.diskless.enable"):
-        topics = [diskless_by_default(services.config, topic) for topic in topics]
+    if config.get_bool("log.diskless.enable"):
+        topics = [diskless_by_default(config, topic) for topic in topics]
 
     def operation(image: MetadataImage) -> ControllerResult[list[CreatedTopic]]:
         return create_topics(
@@ -64,12 +71,19 @@ async def create_topics(
             topics,
             entropy=services.seams.entropy,
             defaults=defaults,
-            validate_config=partial(validate_resource_configs, services.config),
+            validate_config=partial(validate_resource_configs, config),
             validate_only=validate_only,
             charge=charge,
         )
 
     return await services.metadata.perform(operation)
+
+
+def _diskless_metadata(config: ServerConfig) -> DisklessMetadataTopic:
+    from odradek.replication.controller.diskless_topics import DisklessMetadataTopic
+
+    topic = diskless_metadata_topic(config)
+    return DisklessMetadataTopic(topic.partitions, topic.replication_factor, topic.configs)
 
 
 def diskless_by_default(config: ServerConfig, topic: NewTopic) -> NewTopic:

@@ -22,6 +22,7 @@ from odradek.replication.controller.controller_result import (
     ItemRefused,
     check_size,
 )
+from odradek.replication.controller.diskless_topics import check_unchanged
 from odradek.replication.controller.features import elr_enabled, knows_cordoned
 from odradek.replication.controller.image import BROKER, TOPIC, MetadataImage, Resource
 from odradek.replication.controller.leader_and_isr_updates import MIN_ISR
@@ -236,6 +237,8 @@ def _resource_records(
     ]
     for record in records:
         _check_record(image, record)
+    if resource_type == TOPIC and not is_new:
+        check_unchanged(image, resource_name, _merged(present, wanted))
     validate_config(resource_type, resource_name, _merged(present, wanted), present)
     if is_new:
         return list(records)

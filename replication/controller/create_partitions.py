@@ -15,6 +15,11 @@ from odradek.replication.controller.controller_result import (
     check_size,
     no_mutation_quota,
 )
+from odradek.replication.controller.diskless_topics import (
+    coordinator_count,
+    diskless_partitions,
+    no_replicas,
+)
 from odradek.replication.controller.image import (
     MetadataImage,
     PartitionImage,
@@ -89,7 +94,11 @@ def _added_partitions(image: MetadataImage, wanted: NewPartitions, entropy: Entr
     more = _how_many_more(wanted, present)
     if more > MAX_RECORDS:
         raise TooManyRecords
-    if wanted.assignments is None:
+    if topic.is_diskless:
+        if wanted.assignments is not None:
+            raise no_replicas()
+        partitions = diskless_partitions(more, coordinator_count(image), entropy)
+    elif wanted.assignments is None:
         partitions = _placed(image, topic, more, entropy)
     else:
         partitions = _assigned(image, topic, wanted.assignments)

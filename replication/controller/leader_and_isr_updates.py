@@ -124,8 +124,9 @@ def partitions_with_elr_member(image: MetadataImage, broker_id: int) -> Iterator
 
 
 def partitions_without_leader(image: MetadataImage) -> Iterator[PartitionRef]:
+    """Offline partitions. Diskless partitions need no leader."""
     for place in _all_partitions(image):
-        if place[2].leader < 0:
+        if place[2].leader < 0 and not place[2].is_diskless:
             yield place
 
 

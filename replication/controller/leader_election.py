@@ -83,6 +83,11 @@ def _elected(image: MetadataImage, election: ElectionType, name: str, index: int
         raise ItemRefused(
             ErrorCode.unknown_topic_or_partition, f"No such partition as {name}-{index}"
         )
+    if partition.is_diskless:
+        raise ItemRefused(
+            ErrorCode.election_not_needed,
+            f"{name}-{index} is a partition of a diskless topic, which has no leader to elect.",
+        )
     if _is_content(partition, election):
         raise ItemRefused(ErrorCode.election_not_needed)
     record = build_partition_change(
@@ -116,7 +121,8 @@ def balance_leaders(
         (topic, index, partition)
         for topic in image.topics_by_id.values()
         for index, partition in topic.partitions.items()
-        if partition.leader != partition.replicas[0]
+        if partition.replicas  # a diskless partition has none
+        and partition.leader != partition.replicas[0]
         and partition.replicas[0] in (partition.isr or partition.elr)
     )
     return _elect_some(image, unbalanced, ElectionType.PREFERRED, at_once)

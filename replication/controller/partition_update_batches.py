@@ -123,7 +123,7 @@ def elect_for_electable_partitions(
 
 def _lead(places: Iterable[PartitionRef], unclean_election: bool) -> PartitionUpdateBatches:
     def decide(image: MetadataImage, places: Iterator[PartitionRef]) -> list[Any]:
-        still = (place for place in places if place[2].leader < 0)
+        still = (place for place in places if place[2].is_offline)
         return leader_and_isr_updates(image, still, unclean_election=unclean_election)
 
     return PartitionUpdateBatches(_keys(places), decide)

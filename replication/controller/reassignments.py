@@ -17,6 +17,7 @@ from odradek.replication.controller.controller_result import (
     ItemRefused,
     check_size,
 )
+from odradek.replication.controller.diskless_topics import no_replicas
 from odradek.replication.controller.image import MetadataImage, PartitionImage, TopicImage
 from odradek.replication.controller.leader_and_isr_updates import (
     allows_unclean_election,
@@ -59,6 +60,8 @@ def alter_reassignments(
             topic, partition = _find(image, each)
             if each.replicas is None:
                 changed = _cancelled(image, topic, each.partition, partition, unclean_election)
+            elif partition.is_diskless:
+                raise no_replicas()
             else:
                 check_manual_assignment(image, each.replicas, None)
                 if not allow_replication_factor_change:

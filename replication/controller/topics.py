@@ -29,6 +29,14 @@ from odradek.replication.controller.controller_result import (
     check_size,
     no_mutation_quota,
 )
+from odradek.replication.controller.diskless_topics import (
+    DisklessMetadataTopic,
+    coordinator_count,
+    diskless_partitions,
+    invalid_replication_factor,
+    is_diskless,
+    no_replicas,
+)
 from odradek.replication.controller.image import (
     TOPIC,
     MetadataImage,
@@ -51,10 +59,12 @@ from odradek.seams.values import value_class
 
 @value_class
 class TopicDefaults:
-    """The controller's `num.partitions` and `default.replication.factor`."""
+    """The controller's `num.partitions` and `default.replication.factor`, and `__diskless_metadata`."""
 
     partitions: int = 1
     replication_factor: int = 1
+    diskless_metadata: DisklessMetadataTopic | None = None
+    """None if diskless topics are disabled."""
 
 
 @value_class
@@ -153,38 +163,92 @@ class _Creation:
         self._entropy = entropy
         self._defaults = defaults
         self._validate_config = validate_config
+        self._coordinators = coordinator_count(image)
 
     def create(self, topic: NewTopic) -> CreatedTopic:
+        coordinators = self._coordinators
         try:
             self._check_name(topic.name)
             configs = _checked_configs(topic)
+            if topic.name == DISKLESS_METADATA:
+                configs = {**self._diskless_metadata_settings().configs, **configs}
             config_changes = config_records(
                 self._image, (TOPIC, topic.name), configs, self._validate_config
             )
-            partitions = self._partitions(topic)
+            metadata_topic = None
+            if is_diskless(configs):
+                if not coordinators:
+                    metadata_topic = self._diskless_metadata()
+                    coordinators = len(metadata_topic)
+                partitions = self._diskless(topic, coordinators)
+            else:
+                partitions = self._partitions(topic)
             self._charge(len(partitions))
         except KafkaError as error:
             return _refused(topic.name, error)
+        if metadata_topic is not None:
+            self._append_diskless_metadata(metadata_topic)
         topic_id = self._entropy.uuid()
-        self._append(topic, topic_id, config_changes, partitions)
+        self._append(topic.name, topic_id, config_changes, partitions)
         return CreatedTopic(
             topic.name,
             topic_id=topic_id,
             partitions=len(partitions),
-            replication_factor=len(partitions[0].replicas),
+            replication_factor=len(partitions[0].replicas) or 1,
             configs=configs,
         )
 
+    def _diskless(self, topic: NewTopic, coordinators: int) -> list[PartitionImage]:
+        if topic.assignments:
+            raise no_replicas()
+        if topic.replication_factor not in (-1, 1):
+            raise invalid_replication_factor()
+        _check_count(topic)
+        count = self._defaults.partitions if topic.partitions == -1 else topic.partitions
+        return diskless_partitions(count, coordinators, self._entropy)
+
+    def _diskless_metadata(self) -> list[PartitionImage]:
+        """Partitions of `__diskless_metadata`, which does not exist yet."""
+        wanted = self._diskless_metadata_settings()
+        try:
+            self._check_name(DISKLESS_METADATA)
+            return self._placed(wanted.partitions, wanted.replication_factor)
+        except KafkaError as error:
+            raise ItemRefused(
+                error.code, f"{DISKLESS_METADATA} cannot be created: {error.message}"
+            ) from None
+
+    def _diskless_metadata_settings(self) -> DisklessMetadataTopic:
+        settings = self._defaults.diskless_metadata
+        if settings is None:
+            raise ItemRefused(
+                ErrorCode.invalid_config,
+                f"{DISKLESS_METADATA} cannot be created, because diskless topics are disabled in the broker"
+                " (diskless.storage.system.enable).",
+            )
+        return settings
+
+    def _append_diskless_metadata(self, partitions: Sequence[PartitionImage]) -> None:
+        changes = config_records(
+            self._image,
+            (TOPIC, DISKLESS_METADATA),
+            self._diskless_metadata_settings().configs,
+            self._validate_config,
+        )
+        self._append(DISKLESS_METADATA, self._entropy.uuid(), changes, partitions)
+
     def _append(
         self,
-        topic: NewTopic,
+        name: str,
         topic_id: UUID,
         config_changes: Sequence[Any],
         partitions: Sequence[PartitionImage],
     ) -> None:
         from odradek.protocol.schemas.topic_records import TopicRecord
 
-        self.records.append(TopicRecord(name=topic.name, topic_id=topic_id))
+        if name == DISKLESS_METADATA:
+            self._coordinators = len(partitions)
+        self.records.append(TopicRecord(name=name, topic_id=topic_id))
         self.records += config_changes
         self.records += (
             partition_record(topic_id, index, partition)
@@ -194,7 +258,7 @@ class _Creation:
     def _check_name(self, name: str) -> None:
         if (reason := name_error(name)) is not None:
             raise ItemRefused(ErrorCode.invalid_topic_exception, reason)
-        if name in self._image.topics_by_name:
+        if name in self._image.topics_by_name or (name == DISKLESS_METADATA and self._coordinators):
             raise ItemRefused(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
         key = collision_key(name)
         if key is not None and (others := self._image.collisions.get(key)):
@@ -211,15 +275,10 @@ class _Creation:
                 ErrorCode.invalid_replication_factor,
                 "Replication factor must be larger than 0, or -1 to use the default value.",
             )
-        if topic.partitions < -1 or topic.partitions == 0:
-            raise ItemRefused(
-                ErrorCode.invalid_partitions,
-                "Number of partitions was set to an invalid non-positive value.",
-            )
-        return self._placed(topic)
+        _check_count(topic)
+        return self._placed(topic.partitions, topic.replication_factor)
 
-    def _placed(self, topic: NewTopic) -> list[PartitionImage]:
-        count, factor = topic.partitions, topic.replication_factor
+    def _placed(self, count: int, factor: int) -> list[PartitionImage]:
         count = self._defaults.partitions if count == -1 else count
         factor = self._defaults.replication_factor if factor == -1 else factor
         placer = StripedReplicaPlacer(self._image, self._entropy)
@@ -257,6 +316,14 @@ class _Creation:
         if sorted(found) != list(range(len(found))):
             raise _invalid_assignment("partitions should be a consecutive 0-based integer sequence")
         return [found[index] for index in range(len(found))]
+
+
+def _check_count(topic: NewTopic) -> None:
+    if topic.partitions < -1 or topic.partitions == 0:
+        raise ItemRefused(
+            ErrorCode.invalid_partitions,
+            "Number of partitions was set to an invalid non-positive value.",
+        )
 
 
 def _check_total(wanted: Sequence[NewTopic], defaults: TopicDefaults) -> None:

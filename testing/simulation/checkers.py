@@ -339,7 +339,7 @@ def _partition_directories(node: SimulatedNode, path: str) -> Iterator[Partition
 
 
 def _is_in_sync(partition: PartitionImage) -> bool:
-    return (
+    return partition.is_diskless or (
         partition.leader >= 0
         and set(partition.isr) == set(partition.replicas)
         and not partition.is_reassigning
