@@ -413,6 +413,11 @@ class Node:
                 self.environment, services.logs, services.partitions, self.endpoints
             )
             await nursery.start(services.tiered_storage.run)
+        if self.config.get_bool("diskless.storage.system.enable"):
+            from odradek.broker.diskless.diskless import open_diskless
+
+            services.diskless = replicas.diskless = await open_diskless(self.environment)
+            await nursery.start(services.diskless.run)
         await nursery.start(services.logs.run)
 
     async def _register(self, nursery: trio.Nursery) -> None:

@@ -70,7 +70,7 @@ from odradek.replication.diskless.coordinator_state_machine import (
 )
 from odradek.seams.locks import PromptLock
 from odradek.seams.values import state_class, value_class
-from odradek.storage.diskless.state import DisklessState, LogEntry
+from odradek.storage.diskless.state import DisklessState, LogEntry, StateDamaged
 
 if TYPE_CHECKING:
     from odradek.seams.clock import Clock
@@ -307,7 +307,7 @@ class DisklessCoordinator:
         if leadership is None:
             if self._leading_since < 0:
                 raise self._not_leader()
-            raise CoordinatorNotAvailable(f"the coordinator of {self.name} has failed")
+            raise self._failed()
         leadership.check(self.name)
         return leadership
 
@@ -315,39 +315,73 @@ class DisklessCoordinator:
 
     async def run(self) -> None:
         """Open the state, and apply the committed records until cancelled."""
-        states, environment = self._environment.states, self._environment
         self.directory = self.log.directory
-        state = await environment.offload.run(
-            states.open, self.coordinator_id, self._topic_id, self.directory, lane=self.directory
-        )
+        state = await self._open_state()
+        self._state, self._applied_offset = state, state.applied_offset
+        is_damaged = False
         try:
-            self._state, self._applied_offset = state, state.applied_offset
             self.failed, self._failure = False, None
             if self.is_leader and self._leadership is None:
                 self._begin_leadership()
             await self._discard_state_ahead_of_log()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._compare_with_metadata)
-                while True:
-                    self._changed = trio.Event()
-                    if self._failure is not None:
-                        raise self._failure
-                    await self._apply_committed()
-                    self._serve_if_loaded()
-                    while self._has_deleted_batches and not self._changed.is_set():
-                        self._has_deleted_batches = await self.query(_remove_deleted_batches)
-                    await self._changed.wait()
+                await self._apply_forever()
+        except* StateDamaged:
+            is_damaged = True
+            raise
         finally:
+            with trio.CancelScope(shield=True):
+                await self._close_state(is_damaged=is_damaged)
+
+    async def _open_state(self) -> DisklessState:
+        return await self._environment.offload.run(
+            self._environment.states.open,
+            self.coordinator_id,
+            self._topic_id,
+            self.directory,
+            lane=self.directory,
+        )
+
+    async def _apply_forever(self) -> None:
+        while True:
+            self._changed = trio.Event()
+            if self._failure is not None:
+                raise self._failure
+            await self._apply_committed()
+            self._serve_if_loaded()
+            while self._has_deleted_batches and not self._changed.is_set():
+                self._has_deleted_batches = await self._call_state(_remove_deleted_batches)
+            await self._changed.wait()
+
+    async def _close_state(self, *, is_damaged: bool) -> None:
+        """Close the state, and remove it if it is damaged: `run` then builds it again from the log (D-16)."""
+        states, run = self._environment.states, self._environment.offload.run
+        async with self._state_lock:
             opened, self._state = self._state, None
             if opened is not None:
-                with trio.CancelScope(shield=True):
-                    async with self._state_lock:
-                        await environment.offload.run(opened.close, lane=self.directory)
+                await run(opened.close, lane=self.directory)
+            if is_damaged:
+                await run(states.remove, self.coordinator_id, self.directory, lane=self.directory)
 
     def mark_failed(self, error: Exception) -> None:
         """Fail the pending operations after an unexpected error; `run` is called again after a pause."""
         self.failed = True
-        self._end_leadership(CoordinatorNotAvailable(f"the coordinator of {self.name} has failed"))
+        self._end_leadership(self._failed())
+
+    def _failed(self) -> CoordinatorNotAvailable:
+        return CoordinatorNotAvailable(f"the coordinator of {self.name} has failed")
+
+    def _fail(self, error: Exception) -> None:
+        """Fail after an error that another task than `run` has found; `run` then raises it."""
+        self.mark_failed(error)
+        self._failure = error
+        self.wake()
+
+    def _refused(self, error: Exception) -> KafkaError:
+        """Error for the one request that caused an unexpected error without an effect."""
+        log.error("Unexpected error of a request to %s", self.name, exc_info=error)
+        return KafkaError(ErrorCode.unknown_server_error, "unexpected error at the coordinator")
 
     def wake(self) -> None:
         """Check the log for committed records."""
@@ -364,14 +398,8 @@ class DisklessCoordinator:
             self._applied_offset,
             self.log.end_offset,
         )
-        states, run = self._environment.states, self._environment.offload.run
-        opened, self._state = self._state, None
-        if opened is not None:
-            await run(opened.close, lane=self.directory)
-        await run(states.remove, self.coordinator_id, self.directory, lane=self.directory)
-        self._state = await run(
-            states.open, self.coordinator_id, self._topic_id, self.directory, lane=self.directory
-        )
+        await self._close_state(is_damaged=True)
+        self._state = await self._open_state()
         self._applied_offset = self._state.applied_offset
 
     async def _apply_committed(self) -> None:
@@ -380,7 +408,7 @@ class DisklessCoordinator:
             entries, through_offset = await self._next_entries()
             if through_offset <= self._applied_offset:
                 return
-            await self.query(partial(_apply, entries=entries, through_offset=through_offset))
+            await self._call_state(partial(_apply, entries=entries, through_offset=through_offset))
             self._applied_offset = through_offset
             if self._leadership is not None:
                 self._leadership.applied(through_offset)
@@ -474,6 +502,17 @@ class DisklessCoordinator:
 
     async def query(self, fn: Callable[[DisklessState], T]) -> T:
         """Call `fn` with the state as it is applied now (D-19). Raises KafkaError if there is no state."""
+        try:
+            return await self._call_state(fn)
+        except KafkaError:
+            raise
+        except (StateDamaged, OSError) as error:
+            self._fail(error)
+            raise self._failed() from error
+        except Exception as error:
+            raise self._refused(error) from error
+
+    async def _call_state(self, fn: Callable[[DisklessState], T]) -> T:
         async with self._state_lock:
             state = self._state
             if state is None:
@@ -562,11 +601,7 @@ class DisklessCoordinator:
             except KafkaError:
                 raise
             except Exception as error:
-                self._failure = error
-                self.wake()
-                raise CoordinatorNotAvailable(
-                    f"the coordinator of {self.name} has failed"
-                ) from error
+                raise self._refused(error) from error
             finally:
                 leadership.is_deciding = False
                 if leadership.unreported_offset >= 0:
@@ -626,7 +661,13 @@ class DisklessCoordinator:
             )
             pending = PendingOperation(entries, entries[-1].offset)
             leadership.last_offset = pending.last_offset
-            leadership.machine.accept(operation, pending.last_offset)
+            try:
+                leadership.machine.accept(operation, pending.last_offset)
+            except (
+                Exception
+            ) as error:  # the log has an operation that the next decisions would not see
+                self._fail(error)
+                raise self._failed() from error
         self._enqueue(leadership, pending)
         self.wake()
         return pending

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from uuid import UUID
 
 from odradek.broker.coordination.internal_topics import DISKLESS_METADATA_TOPIC
@@ -35,7 +35,6 @@ from odradek.broker.diskless.coordinator_service import (
     in_parallel,
     limit_bytes,
 )
-from odradek.broker.network.broker_connections import BrokerConnections
 from odradek.client.errors import ClientError
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -69,9 +68,9 @@ from odradek.storage.diskless.queries import FindPosition, TimestampPosition
 if TYPE_CHECKING:
     import trio
 
-    from odradek.broker.environment import NodeEnvironment
     from odradek.protocol.apis import Api
-    from odradek.replication.controller.image import MetadataDelta
+    from odradek.replication.controller.image import MetadataDelta, MetadataImage
+    from odradek.seams.clock import Clock
 
 log = logging.getLogger("odradek.diskless")
 
@@ -102,31 +101,38 @@ class NetworkException(KafkaError):
     code = ErrorCode.network_exception
 
 
+class Connections(Protocol):
+    """The part of BrokerConnections that is used."""
+
+    def start(self, nursery: trio.Nursery) -> None: ...
+
+    def brokers_changed(self) -> None: ...
+
+    async def request(self, broker_id: int, api: Api, values: Any, *, timeout_s: float) -> Any: ...
+
+
 class CoordinatorRequests:
     """Sends requests to coordinators; `start` comes first. No method raises for an unreachable broker."""
 
     def __init__(
         self,
-        environment: NodeEnvironment,
+        broker_id: int,
+        image: Callable[[], MetadataImage],
+        clock: Clock,
         service: CoordinatorService,
         notify: Callable[[UUID, int], None],
+        connections: Callable[[str], Connections],
     ) -> None:
         """`service` handles requests of this broker; `notify` is called with partitions whose batches other brokers have
-        committed for this one."""
-        self._broker_id = environment.node_id
-        self._metadata = environment.metadata
-        self._clock = environment.seams.clock
+        committed for this one. `connections` returns those for one purpose: a broker handles the requests of a
+        connection in order, and commits wait for replicas."""
+        self._broker_id = broker_id
+        self._image = image
+        self._clock = clock
         self._service = service
         self._notify = notify
-        # A broker handles the requests of a connection in order, and commits wait for replicas.
         self._commits, self._reads, self._others = (
-            BrokerConnections(
-                environment.seams.network,
-                lambda: environment.metadata.image,
-                lambda: environment.config.inter_broker_listener,
-                client_id=f"broker-{environment.node_id}-diskless-{purpose}",
-            )
-            for purpose in ("commits", "reads", "files")
+            connections(purpose) for purpose in ("commits", "reads", "files")
         )
         self.sent = 0
         """Number of requests to other brokers (D-24)."""
@@ -147,13 +153,13 @@ class CoordinatorRequests:
     def coordinator_of(self, topic_id: UUID, index: int) -> int | None:
         """The coordinator of a partition (D-14); None if the metadata image has no such diskless partition."""
         try:
-            return coordinator_of(self._metadata.image, topic_id, index)
+            return coordinator_of(self._image(), topic_id, index)
         except KafkaError:
             return None
 
     def leader_of(self, coordinator_id: int) -> int:
         """The broker that leads this partition of `__diskless_metadata`; -1 if there is none."""
-        image = self._metadata.image
+        image = self._image()
         partition = image.partition(DISKLESS_METADATA_TOPIC, coordinator_id)
         if partition is None:
             return NO_LEADER
@@ -162,7 +168,7 @@ class CoordinatorRequests:
 
     def coordinator_ids(self) -> Sequence[int]:
         """All coordinators of the cluster."""
-        topic = self._metadata.image.topics_by_name.get(DISKLESS_METADATA_TOPIC)
+        topic = self._image().topics_by_name.get(DISKLESS_METADATA_TOPIC)
         return () if topic is None else sorted(topic.partitions)
 
     # Requests by partition
@@ -423,7 +429,7 @@ class CoordinatorRequests:
         results: dict[int, R],
     ) -> dict[int, list[int]]:
         """Positions by the broker that leads their coordinator; those without one fail."""
-        image = self._metadata.image
+        image = self._image()
         brokers: dict[int, list[int]] = {}
         for position in positions:
             try:
@@ -455,7 +461,7 @@ class CoordinatorRequests:
     ) -> None:
         """Ask coordinators to create the partitions that they do not know but this broker's metadata image has (D-03)."""
         by_broker: dict[int, dict[UUID, DisklessCreatablePartitions]] = {}
-        image = self._metadata.image
+        image = self._image()
         for position in positions:
             topic_id, index = partitions[position]
             topic = image.topics_by_id.get(topic_id)
@@ -592,7 +598,7 @@ class CoordinatorRequests:
 
     async def _send(
         self,
-        connections: BrokerConnections,
+        connections: Connections,
         broker_id: int,
         api: Api,
         request: Any,

@@ -18,7 +18,9 @@ from odradek.broker.coordination.internal_topics import DISKLESS_METADATA_TOPIC
 from odradek.broker.diskless.coordinator_requests import CoordinatorRequests
 from odradek.broker.diskless.coordinator_service import CoordinatorService
 from odradek.broker.diskless.coordinators import DisklessCoordinators
-from odradek.broker.diskless.state_store import MemoryStateStore
+from odradek.broker.diskless.settings import DisklessSettings, check_store, open_store
+from odradek.broker.diskless.state_store import new_state_store
+from odradek.broker.network.broker_connections import BrokerConnections
 from odradek.replication.controller.image import MetadataDelta
 from odradek.replication.partition.partition import Partition
 
@@ -27,20 +29,43 @@ if TYPE_CHECKING:
     from odradek.seams.objects import Objects
 
 
+async def open_diskless(environment: NodeEnvironment) -> Diskless:
+    """Create the parts; sends no request yet. Raises WrongConfig for invalid configs."""
+    return Diskless(environment, await open_store(environment))
+
+
 class Diskless:
     """Parts of diskless topics. `run` comes before the partitions are opened."""
 
     def __init__(self, environment: NodeEnvironment, objects: Objects) -> None:
         """`objects` is the store of the WAL files."""
         self.objects = objects
-        self.coordinators = DisklessCoordinators(environment, MemoryStateStore())
+        self.settings = DisklessSettings(environment.config)
+        self._seams = environment.seams
+        states = new_state_store(
+            environment.seams, environment.cluster_id, self.settings.producer_id_expiration_ms
+        )
+        self.coordinators = DisklessCoordinators(environment, states)
         self.service = CoordinatorService(self.coordinators, lambda: environment.metadata.image)
-        self.requests = CoordinatorRequests(environment, self.service, self.coordinators.notify)
+        self.requests = CoordinatorRequests(
+            environment.node_id,
+            lambda: environment.metadata.image,
+            environment.seams.clock,
+            self.service,
+            self.coordinators.notify,
+            lambda purpose: BrokerConnections(
+                environment.seams.network,
+                lambda: environment.metadata.image,
+                lambda: environment.config.inter_broker_listener,
+                client_id=f"broker-{environment.node_id}-diskless-{purpose}",
+            ),
+        )
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run all parts until cancelled."""
         async with trio.open_nursery() as nursery:
             self.requests.start(nursery)
+            nursery.start_soon(check_store, self.objects, self._seams)
             await nursery.start(self.coordinators.run)
             task_status.started()
 
