@@ -14,7 +14,10 @@ UNKNOWN = (-1, -1)
 def current_leader(
     ctx: RequestContext, topic: str | None, topic_id: UUID | None, index: int
 ) -> tuple[int, int]:
-    """Return (leader id, leader epoch) of the local replica, or of the image; (-1, -1) if unknown."""
+    """Return (leader id, leader epoch) of the local replica, or of the image; (-1, -1) if unknown.
+
+    Partitions of diskless topics have no leader.
+    """
     partition = ctx.services.partitions.find(topic, topic_id, index)
     if partition is not None:
         return partition.leader, partition.leader_epoch
@@ -23,7 +26,9 @@ def current_leader(
     if topic_id is not None:
         found = image.topics_by_id.get(topic_id)
     known = None if found is None else found.partitions.get(index)
-    return UNKNOWN if known is None else (known.leader, known.leader_epoch)
+    if known is None or known.is_diskless:
+        return UNKNOWN
+    return known.leader, known.leader_epoch
 
 
 def endpoints_of(ctx: RequestContext, brokers: Iterable[int]) -> list[NodeEndpoint]:

@@ -15,6 +15,7 @@ from odradek.replication.controller.image import (
     Endpoint,
     MetadataImage,
     PartitionImage,
+    TopicImage,
 )
 from odradek.seams.values import value_class
 
@@ -60,6 +61,7 @@ class TopicView:
 
     def __init__(self, ctx: RequestContext) -> None:
         services = ctx.services
+        self._ctx = ctx
         self.image: MetadataImage = services.metadata.image
         self._listener = ctx.endpoint.name
         self._node_id = services.node_id
@@ -94,9 +96,31 @@ class TopicView:
         found = self.image.topics_by_name.get(topic)
         if found is None:
             return []
+        if found.is_diskless:
+            return self._diskless_partitions(found)
         return [
             self._partition(topic, index, partition)
             for index, partition in sorted(found.partitions.items())
+        ]
+
+    def _diskless_partitions(self, topic: TopicImage) -> list[PartitionView]:
+        """Partitions with a produce gateway as their only replica, because clients need a leader."""
+        from odradek.broker.diskless.client_view import leaders_of_topic
+
+        leaders = leaders_of_topic(topic, self._ctx, self.image, self._reachable)
+        return [
+            PartitionView(
+                index,
+                leader,
+                0,
+                replicas := [] if leader == NO_LEADER else [leader],
+                replicas,
+                [],
+                (),
+                (),
+                leader != NO_LEADER,
+            )
+            for index, leader in sorted(leaders.items())
         ]
 
     def _partition(self, topic: str, index: int, partition: PartitionImage) -> PartitionView:

@@ -30,6 +30,7 @@ class Client:
     ) -> None:
         self.broker = broker
         self.authorizer = authorizer
+        self.client_id = "tests"
         self._endpoint = BoundListener(
             listener, "PLAINTEXT", Address("127.0.0.1", 9092), Address("localhost", 9092)
         )
@@ -42,7 +43,7 @@ class Client:
             api,
             version,
             1,
-            "tests",
+            self.client_id,
             self._endpoint,
             Address("127.0.0.1", 1),
             self._flush,
