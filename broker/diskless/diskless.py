@@ -4,6 +4,7 @@ KIP-1164).
     DisklessCoordinators: replicas of `__diskless_metadata` on this broker
       → CoordinatorService: requests to them
       → CoordinatorRequests: requests of this broker to the coordinators of the cluster
+      → Maintenance: hand-over and deletion of files, scan for orphans, retention
 
 It is imported only if `diskless.storage.system.enable` is true.
 """
@@ -18,6 +19,7 @@ from odradek.broker.coordination.internal_topics import DISKLESS_METADATA_TOPIC
 from odradek.broker.diskless.coordinator_requests import CoordinatorRequests
 from odradek.broker.diskless.coordinator_service import CoordinatorService
 from odradek.broker.diskless.coordinators import DisklessCoordinators
+from odradek.broker.diskless.maintenance import Maintenance
 from odradek.broker.diskless.settings import DisklessSettings, check_store, open_store
 from odradek.broker.diskless.state_store import new_state_store
 from odradek.broker.network.broker_connections import BrokerConnections
@@ -60,6 +62,7 @@ class Diskless:
                 client_id=f"broker-{environment.node_id}-diskless-{purpose}",
             ),
         )
+        self.maintenance = Maintenance(environment, self.coordinators, self.requests, objects)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run all parts until cancelled."""
@@ -67,6 +70,7 @@ class Diskless:
             self.requests.start(nursery)
             nursery.start_soon(check_store, self.objects, self._seams)
             await nursery.start(self.coordinators.run)
+            nursery.start_soon(self.maintenance.run)
             task_status.started()
 
     # Changes of the cluster

@@ -115,7 +115,7 @@ class Retention:
         if topic is None:
             return None
         config = self.log_config(image.topic_configs(topic.name))
-        if not config.delete or (config.retention_ms < 0 and config.retention_bytes < 0):
+        if config.retention_ms < 0 and config.retention_bytes < 0:
             return None
         return RetentionLimits(config.retention_ms, config.retention_bytes)
 
