@@ -139,7 +139,8 @@ class Disabling(Tiered):
         """Whether a change of the policy is refused because the topic is in the state DISABLING."""
         change = ConfigEntry(POLICY, policy, incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[change])
-        asked = self.admin.incremental_alter_configs([resource], validate_only=True)
+        admin = self.new_admin()
+        asked = admin.incremental_alter_configs([resource], validate_only=True)
         try:
             for future in asked.values():
                 future.result(TIMEOUT_S)

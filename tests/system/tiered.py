@@ -62,6 +62,10 @@ class Tiered:
 
     @cached_property
     def admin(self) -> AdminClient:
+        return self.new_admin()
+
+    def new_admin(self) -> AdminClient:
+        """A client with current metadata: librdkafka waits for a killed broker that was the controller before."""
         return AdminClient({"bootstrap.servers": self.cluster.bootstrap, "log_level": 0})
 
     # Topics
@@ -93,7 +97,8 @@ class Tiered:
             for key, value in settings.items()
         ]
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-        for future in self.admin.incremental_alter_configs([resource]).values():
+        admin = self.new_admin()
+        for future in admin.incremental_alter_configs([resource]).values():
             future.result(TIMEOUT_S)
 
     def configure_brokers(self, name: str, value: str) -> None:
@@ -127,7 +132,7 @@ class Tiered:
         where = TopicPartition(topic, partition, offset)
         with deadline(TIMEOUT_S, f"records of {topic} to be deleted") as check:
             while True:
-                admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap, "log_level": 0})
+                admin = self.new_admin()
                 try:  # a new client each time, because a client would use its old leader forever
                     for future in admin.delete_records([where]).values():
                         future.result(TIMEOUT_S)
