@@ -149,6 +149,9 @@ class SegmentOperations:
         now = tiered_epoch, frozenset(brokers)
         if before == now or before[0] > tiered_epoch:
             return False
+        for other in list(self._copying_brokers):
+            if self._tiering_of(other).state is not TieredState.DISABLING:
+                del self._copying_brokers[other]
         self._copying_brokers[topic_id] = now
         return True
 
