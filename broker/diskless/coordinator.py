@@ -148,6 +148,7 @@ class CoordinatorEnvironment:
     offload: Offload
     states: StateStore
     image: Callable[[], MetadataImage]
+    producer_expiration_ms: int
     on_applied: Callable[[UUID, int], None]
     """Called on the event loop with each partition whose batches changed, after the change was applied here."""
 
@@ -293,7 +294,10 @@ class DisklessCoordinator:
 
     def _begin_leadership(self) -> None:
         end = self.log.end_offset
-        machine = CoordinatorStateMachine(self.coordinator_id)
+        machine = CoordinatorStateMachine(
+            self.coordinator_id,
+            producer_expiration_ms=self._environment.producer_expiration_ms,
+        )
         self._leadership = Leadership(self._leading_since, end, machine, end - 1)
 
     def _end_leadership(self, error: KafkaError) -> None:

@@ -120,6 +120,7 @@ class DisklessCoordinators:
             seams.offload,
             states,
             lambda: environment.metadata.image,
+            environment.config.get_int("producer.id.expiration.ms"),
             self.notify,
         )
         self._tasks: Containment[DisklessCoordinator] = Containment(

@@ -174,6 +174,7 @@ def new_replica(
         VirtualOffload(),
         states,
         lambda: replica.image,
+        86_400_000,
         lambda topic_id, index: applied.append((topic_id, index)),
     )
     coordinator = DisklessCoordinator(coordinator_id, METADATA_ID, log, environment)

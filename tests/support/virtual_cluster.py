@@ -59,6 +59,7 @@ class Nodes:
         self.configs = configs
         self.machines: dict[int, VirtualNode] = {}
         self.brokers: dict[int, Node] = {}
+        self.scopes: dict[int, trio.CancelScope] = {}
         self.nursery: Any = None
 
     def format(self, number: int) -> None:
@@ -85,13 +86,23 @@ class Nodes:
                 config = config_of(number, self.roles, **self.configs)
                 broker = Node(self.machines[number].seams, config)
                 self.brokers[number] = broker
-                starting.start_soon(self.nursery.start, broker.run)
+                starting.start_soon(self.nursery.start, self._run, number, broker)
 
     async def stop(self, *numbers: int) -> None:
         for number in numbers:
             self.brokers[number].stop()
         for number in numbers:
             await self.brokers.pop(number).stopped.wait()
+
+    def kill(self, number: int) -> None:
+        """Cut the power of a node. It does not start again."""
+        self.machines[number].power.cut()
+        self.scopes.pop(number).cancel()
+        del self.brokers[number]
+
+    async def _run(self, number: int, broker: Node, *, task_status: trio.TaskStatus[None]) -> None:
+        with trio.CancelScope() as self.scopes[number]:
+            await broker.run(task_status=task_status)
 
     @property
     def active(self) -> int:
