@@ -18,6 +18,7 @@ from odradek.replication.controller.configs import AlterConfigOp
 from odradek.replication.controller.release_versions import initial_levels
 from odradek.replication.raft.formatting import NodeFormat, format_node
 from odradek.seams.network import Address
+from odradek.testing.power import NodeCrashed
 from odradek.testing.virtual_world import VirtualNode, VirtualWorld
 
 CLUSTER_ID = "cluster-of-a-test-0001"
@@ -102,7 +103,10 @@ class Nodes:
 
     async def _run(self, number: int, broker: Node, *, task_status: trio.TaskStatus[None]) -> None:
         with trio.CancelScope() as self.scopes[number]:
-            await broker.run(task_status=task_status)
+            try:
+                await broker.run(task_status=task_status)
+            except* NodeCrashed:  # after `kill`
+                pass
 
     @property
     def active(self) -> int:

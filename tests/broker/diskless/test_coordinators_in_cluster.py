@@ -180,6 +180,8 @@ def test_partitions_that_are_added_belong_to_the_coordinators_of_their_creation(
             },
         )
         assert response.results[0].error_code is ErrorCode.none, response
+        requests = cluster.diskless(5).requests
+        await cluster.until(lambda: requests.coordinator_of(cluster.topic_id, 4) is not None)
         results = await cluster.commit(5, 0, 1, 2, 3, 4)
         assert [each.error_code for each in results] == [ErrorCode.none] * 5
         assert [cluster.coordinator_of(index) for index in range(2)] == before
