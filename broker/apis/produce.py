@@ -6,14 +6,14 @@ Records are views into the connection's buffer and valid until the handler retur
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import trio
 
+from odradek.broker.apis.produce_results import ProducePartitionResult, ProduceResponse, Topics
 from odradek.broker.coordination.internal_topics import (
     DISKLESS_METADATA_TOPIC,
     is_coordinator_topic,
@@ -35,7 +35,6 @@ from odradek.protocol.produce_request_reader import (
 )
 from odradek.protocol.produce_response_writer import (
     LEADER_VERSION,
-    ProducedPartition,
     write_produce_response,
 )
 from odradek.protocol.records.batch import (
@@ -55,29 +54,12 @@ from odradek.storage.log.config import INT64_MAX
 from odradek.storage.log.partition_log import PartitionLog
 
 if TYPE_CHECKING:
+    from odradek.broker.diskless.produce import DisklessProduce
     from odradek.broker.transactions.produce_verification import VerificationResults
+    from odradek.replication.controller.image import TopicImage
 
 STEP_SECONDS = 0.003
 """Time that a request appends before it passes the event loop."""
-
-
-@dataclass(slots=True)
-class ProducePartitionResult(ProducedPartition):
-    """Result of one partition, and what acknowledging it requires."""
-
-    last_offset: int = -1
-    partition: Partition | None = None
-    """Partition of the appended batch; None if it was refused or is a committed duplicate."""
-    leader_epoch: int = -1
-    """Leader epoch of the append."""
-
-    def fail(self, error: KafkaError) -> ProducePartitionResult:
-        """Set the error and its message."""
-        self.error_code = error.code
-        self.error_message = error.message or None
-        self.record_errors = getattr(error, "record_errors", ())
-        self.partition = None
-        return self
 
 
 MAGIC_AT = 16
@@ -85,20 +67,6 @@ MAGIC_AT = 16
 FLAGS_AT = 22
 """Offset of the low byte of the attributes: compression and the transactional flag."""
 FIRST_WITH_ZSTD = 7
-
-
-Topics = Sequence[tuple[str | None, UUID | None, Sequence[ProducePartitionResult]]]
-"""Topics by name or id, as in the request."""
-
-
-@dataclass(slots=True)
-class ProduceResponse:
-    """Values of a Produce response, for the encoder."""
-
-    topics: Topics
-    endpoints: Sequence[NodeEndpoint] = ()
-    """Endpoints of the leaders of partitions that other brokers lead."""
-    throttle_time_ms: int = 0
 
 
 def produce_nowait(request: ProduceRequest, ctx: RequestContext) -> Any:
@@ -141,6 +109,7 @@ async def produce(request: ProduceRequest, ctx: RequestContext) -> ProduceRespon
     """Produce: append the batches, and respond as `acks` requires: not at all (0), at once (1), or once all
     in-sync replicas have them (-1)."""
     request = _without_repeated_partitions(request)
+    diskless: DisklessProduce | None = None
     if not _may_transact(request, ctx):
         denied = KafkaError(ErrorCode.transactional_id_authorization_failed)
         topics = _all_refused(request, denied)
@@ -151,13 +120,22 @@ async def produce(request: ProduceRequest, ctx: RequestContext) -> ProduceRespon
 
             verified = await verify_partitions(request, request.transactional_id, ctx)
         if -1 <= request.acks <= 1:
-            topics = await _append_all(request, verified, ctx)
+            if ctx.services.diskless is not None:
+                from odradek.broker.diskless.produce import DisklessProduce
+
+                diskless = DisklessProduce(ctx.services.diskless, ctx, request.timeout_ms)
+            topics = await _append_all(request, verified, diskless, ctx)
         else:
             topics = await _refuse_acks(request, verified, ctx)
     if request.acks != 0 and (due := _to_flush(topics)):
         await _flush(due, ctx)
     if request.acks == ACKS_ALL and _pending(topics):
         await _replicated(topics, request.timeout_ms, ctx)
+    if diskless is not None and diskless.has_batches:
+        response: ProduceResponse | None = await diskless.respond(
+            lambda: _respond(topics, request.acks, ctx)
+        )
+        return response
     return _respond(topics, request.acks, ctx)
 
 
@@ -264,9 +242,12 @@ async def _refuse_acks(
 
 
 async def _append_all(
-    request: ProduceRequest, verified: VerificationResults | None, ctx: RequestContext
+    request: ProduceRequest,
+    verified: VerificationResults | None,
+    diskless: DisklessProduce | None,
+    ctx: RequestContext,
 ) -> Topics:
-    """Append to the partitions in order. Passes the event loop if this takes long: rolling a segment creates
+    """Append to the partitions in order; batches of diskless topics are buffered. Passes the event loop if this takes long: rolling a segment creates
     files, and all partitions of a topic may roll together."""
     clock, partitions = ctx.services.seams.clock, ctx.services.partitions
     now_ms = clock.wall_ms()
@@ -285,6 +266,10 @@ async def _append_all(
                     _check_allowed(topic, ctx)
                 partition = partitions.find(topic.name, topic.topic_id, index)
                 if partition is None:
+                    image = None if diskless is None else diskless.find(topic.name, topic.topic_id)
+                    if diskless is not None and image is not None:
+                        outcomes.append(await _buffer(diskless, image, index, records, ctx))
+                        continue
                     partition = await partitions.get(topic.name, topic.topic_id, index)
             except KafkaError as error:
                 refused = (
@@ -305,6 +290,28 @@ async def _append_all(
         if outcomes:  # as in Kafka, whose response has the results by partition
             topics.append((topic.name, topic.topic_id, outcomes))
     return topics
+
+
+async def _buffer(
+    diskless: DisklessProduce,
+    topic: TopicImage,
+    index: int,
+    records: memoryview | None,
+    ctx: RequestContext,
+) -> ProducePartitionResult:
+    """Buffer a batch of a diskless topic. The result is complete when it is committed."""
+    try:
+        checked = _checked_records(records, ctx)
+        if _flags(checked) & TRANSACTIONAL_MASK and _is_complete(checked):
+            raise KafkaError(
+                ErrorCode.invalid_txn_state,
+                f"The diskless topic {topic.name} does not support transactions.",
+            )
+        return await diskless.append(topic, index, checked)
+    except KafkaError as error:
+        error = _first_error(records, error, ctx)
+        diskless.refused(topic, error, len(records or b""))
+        return ProducePartitionResult(index).fail(error)
 
 
 async def _check_and_append(

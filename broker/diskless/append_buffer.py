@@ -32,12 +32,14 @@ class AppendOutcome:
 class AppendWaiter:
     """Counts the batches of one Produce request that have no outcome yet."""
 
-    __slots__ = ("on_done", "pending")
+    __slots__ = ("on_done", "pending", "request_id")
 
-    def __init__(self, on_done: Callable[[], None] = lambda: None) -> None:
-        """`on_done` is called on the event loop when the last batch gets its outcome."""
+    def __init__(self, on_done: Callable[[], None] = lambda: None, *, request_id: int = -1) -> None:
+        """`on_done` is called on the event loop when no added batch is without an outcome. `request_id` identifies the
+        Produce request in the commit."""
         self.pending = 0
         self.on_done = on_done
+        self.request_id = request_id
 
     def completed(self) -> None:
         self.pending -= 1
@@ -121,7 +123,7 @@ class AppendBuffer:
             return -inf
         return inf if self._open is None else self._open.opened_at + self.interval_seconds
 
-    def add(self, buffered: BufferedBatch, batch: Batch, request_id: int, now: float) -> bool:
+    def add(self, buffered: BufferedBatch, batch: Batch, now: float) -> bool:
         """Add a validated batch, whose bytes are copied. Returns whether a file became due earlier than before."""
         due_at = self.due_at
         file = self._open
@@ -130,6 +132,7 @@ class AppendBuffer:
             file = None
         if file is None:
             file = self._open = RotatedFile(now)
+        request_id = buffered.waiter.request_id
         file.wal.add(buffered.topic_id, buffered.index, batch, request_id=request_id)
         file.batches.append(buffered)
         if file.size_bytes >= self.max_bytes:

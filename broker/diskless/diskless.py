@@ -5,6 +5,7 @@ KIP-1164).
       → CoordinatorService: requests to them
       → CoordinatorRequests: requests of this broker to the coordinators of the cluster
       → Maintenance: hand-over and deletion of files, scan for orphans, retention
+        → WalWriter: writes the batches of the clients of this broker
 
 It is imported only if `diskless.storage.system.enable` is true.
 """
@@ -20,11 +21,14 @@ from odradek.broker.diskless.coordinator_requests import CoordinatorRequests
 from odradek.broker.diskless.coordinator_service import CoordinatorService
 from odradek.broker.diskless.coordinators import DisklessCoordinators
 from odradek.broker.diskless.maintenance import Maintenance
+from odradek.broker.diskless.produce import TopicLogConfigs
 from odradek.broker.diskless.settings import DisklessSettings, check_store, open_store
 from odradek.broker.diskless.state_store import new_state_store
+from odradek.broker.diskless.wal_writer import WalWriter, WalWriterSettings
 from odradek.broker.network.broker_connections import BrokerConnections
 from odradek.replication.controller.image import MetadataDelta
 from odradek.replication.partition.partition import Partition
+from odradek.storage.diskless.object_cache import ObjectCache
 
 if TYPE_CHECKING:
     from odradek.broker.environment import NodeEnvironment
@@ -63,6 +67,21 @@ class Diskless:
             ),
         )
         self.maintenance = Maintenance(environment, self.coordinators, self.requests, objects)
+        self.cache = ObjectCache(self.settings.object_cache_bytes_max)
+        self.writer = WalWriter(
+            environment.node_id,
+            environment.seams,
+            objects,
+            self.requests,
+            WalWriterSettings(
+                self.settings.commit_interval_seconds, self.settings.buffer_bytes_max
+            ),
+            self.cache,
+        )
+        self.log_configs = TopicLogConfigs(
+            lambda topic: environment.metadata.image.topic_configs(topic),
+            environment.config.log_config,
+        )
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run all parts until cancelled."""
@@ -71,6 +90,7 @@ class Diskless:
             nursery.start_soon(check_store, self.objects, self._seams)
             await nursery.start(self.coordinators.run)
             nursery.start_soon(self.maintenance.run)
+            await nursery.start(self.writer.run)
             task_status.started()
 
     # Changes of the cluster

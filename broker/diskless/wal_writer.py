@@ -42,7 +42,7 @@ from odradek.protocol.schemas.diskless_apis import (
 from odradek.replication.diskless.file_ownership import permuted_owners
 from odradek.seams import Seams
 from odradek.seams.locks import PromptLock
-from odradek.seams.objects import ObjectDenied, Objects, ObjectsUnavailable, StoreTimeouts
+from odradek.seams.objects import ObjectDenied, Objects, ObjectsUnavailable
 from odradek.seams.offload import OBJECTS_LANE
 from odradek.seams.values import value_class
 from odradek.storage.diskless.object_key import object_key
@@ -50,10 +50,6 @@ from odradek.storage.diskless.wal_file import WRITE_AHEAD_MULTI_SEGMENT, WalObje
 
 log = logging.getLogger("odradek.diskless")
 
-STORE_TIMEOUTS: Final = StoreTimeouts(
-    connect_seconds=3.0, request_seconds=8.0, retries=3, all_retries_seconds=4.0
-)
-"""Timeouts of the object store of diskless topics. A call cannot be abandoned, and producers wait for it."""
 UPLOADS_MAX: Final = 8
 """Files that are uploaded or committed at the same time."""
 BUFFERED_FILES_MAX: Final = 2 * UPLOADS_MAX
@@ -207,14 +203,15 @@ class WalWriter:
 
         Raises KafkaError if the writer is closed.
         """
-        if not self._has_space(size_bytes):
+        if not self.has_space(size_bytes):
             async with self._space_lock:
-                while not self._has_space(size_bytes):
+                while not self.has_space(size_bytes):
                     await self._space.wait()
         if self._is_closed:
             raise KafkaError(ErrorCode.not_leader_or_follower, "The broker is shutting down.")
 
-    def _has_space(self, size_bytes: int) -> bool:
+    def has_space(self, size_bytes: int) -> bool:
+        """Whether a batch of that size can be added at once."""
         return (
             not self.buffered_bytes
             or self.buffered_bytes + size_bytes <= self._bytes_max
@@ -228,12 +225,11 @@ class WalWriter:
         coordinator_id: int,
         batch: Batch,
         waiter: AppendWaiter,
-        request_id: int = -1,
     ) -> BufferedBatch:
         """Add a validated batch, after `wait_for_space`. Its bytes are copied. The outcome is set later."""
         buffered = BufferedBatch(topic_id, index, coordinator_id, batch, waiter)
         self.buffered_bytes += len(batch.view)
-        if self._buffer.add(buffered, batch, request_id, trio.current_time()):
+        if self._buffer.add(buffered, batch, trio.current_time()):
             self._is_due.set()
         return buffered
 

@@ -1,7 +1,7 @@
 """Connection of one client: reads frames, calls handlers, and sends the responses in the order of the requests.
 
 Requests are handled one at a time, as in Kafka. While one waits (a long poll, a rebalance) the next stays in
-the socket, which limits the client. Received requests are handled before the next wait for bytes, and responses
+the socket, which limits the client. Only Produce requests to diskless topics overlap (`respond_when_done`). Received requests are handled before the next wait for bytes, and responses
 of `batches_responses` handlers are sent together. After a number of requests, bytes or ms the event loop runs other
 connections; this turn, and large requests, are queued (`BusyConnectionQueue`). Fetches that these requests complete are
 sent before the responses (purgatory.py).
@@ -16,6 +16,7 @@ responses of earlier requests are still sent.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
@@ -36,10 +37,12 @@ from odradek.protocol.errors import InvalidFrame
 from odradek.protocol.framing import parts_bytes, read_request_header, response_head
 from odradek.seams.files import Buffer, FileSlice
 from odradek.seams.network import Address, Connection, ConnectionLost, Selector
+from odradek.seams.values import state_class
 
 if TYPE_CHECKING:
     from odradek.broker.network.listeners import BoundListener
     from odradek.broker.quotas.client_quotas import ClientQuotas
+    from odradek.broker.requests.context import DeferredResponse
     from odradek.broker.requests.route import Route
     from odradek.broker.services import Services
 
@@ -57,6 +60,9 @@ JOINED_BYTES_MAX = 4096
 MEMORY_KEPT_SECONDS = 10.0
 """Time after the last request until the memory of the buffer is released."""
 
+DEFERRED_MAX = 256
+"""Responses of one connection that wait until they are done, before the next request is read."""
+
 CANCELLED_APIS = frozenset(
     (apis.PRODUCE, apis.FETCH, apis.DELETE_RECORDS, apis.JOIN_GROUP, apis.SYNC_GROUP)
 )
@@ -67,6 +73,19 @@ continue to their end, because a cancellation could leave a change incomplete.
 """
 
 Parts = Sequence[Buffer | FileSlice]
+
+
+@state_class
+class _Deferred:
+    """A response that is not done, and the context of its request."""
+
+    ctx: RequestContext
+    response: DeferredResponse
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the response can be sent."""
+        return self.response.is_done or trio.current_time() >= self.response.deadline
 
 
 class ClientConnection:
@@ -121,6 +140,8 @@ class ClientConnection:
         self._scope = trio.CancelScope()
         self._waiting_api: apis.Api | None = None
         """API of the last request whose handler was awaited."""
+        self._deferred: deque[_Deferred | Parts] | None = None
+        """While responses wait until they are done: these, and later responses, in the order of the requests."""
 
     async def talk(self) -> None:
         """Serve the client until it disconnects, sends an invalid request, or the broker stops."""
@@ -388,6 +409,103 @@ class ClientConnection:
             self.wake()
         elif self._is_asleep:
             self.waiting_since = self._clock.monotonic()
+
+    # Called by handlers whose responses wait, while the next requests are handled
+
+    async def respond_when_done(self, ctx: RequestContext, response: DeferredResponse) -> None:
+        if self._deferred is not None:  # called by a request that `_serve_while_deferred` handles
+            self._defer_unsent(self._deferred)
+            self._deferred.append(_Deferred(ctx, response))
+            return
+        await self.flush()
+        deferred = self._deferred = deque([_Deferred(ctx, response)])
+        # Handlers that flush before they wait, and other responses, wait for all deferred ones.
+        self.flush = self._flush_deferred  # type: ignore[method-assign]
+        try:
+            await self._serve_while_deferred(deferred)
+        finally:
+            del self.flush
+            self._deferred = None
+            for each in deferred:
+                if not isinstance(each, _Deferred):
+                    release_files(each)
+
+    async def _serve_while_deferred(self, deferred: deque[_Deferred | Parts]) -> None:
+        """Handle requests, and send responses in order, until no response is deferred."""
+        while True:
+            await self._send_due(deferred)
+            if not deferred:
+                return
+            if self._is_over or len(deferred) >= DEFERRED_MAX:
+                await self._wait_until_due(deferred, receives=False)
+                continue
+            try:
+                rest = self._respond_received()
+                if rest is not None:
+                    await rest
+            except (ConnectionLost, OSError):
+                raise
+            except Exception:
+                await self._flush_deferred()  # responses of earlier requests
+                raise
+            self._defer_unsent(deferred)
+            if rest is None:
+                self._completable_fetches.respond()
+                if self._memory.is_limited:
+                    await self._reserve_memory()
+                await self._wait_until_due(deferred, receives=True)
+
+    async def _send_due(self, deferred: deque[_Deferred | Parts]) -> None:
+        """Send the first responses that are done."""
+        while deferred:
+            first = deferred[0]
+            if isinstance(first, _Deferred):
+                if not first.is_due:
+                    break
+                deferred.popleft()
+                self._add_deferred(first)
+            else:
+                deferred.popleft()
+                self._unsent += first
+                self._unsent_bytes += parts_bytes(first)
+        await ClientConnection.flush(self)
+
+    def _add_deferred(self, due: _Deferred) -> None:
+        values = due.response.values()
+        if values is not None:
+            api, version = due.ctx.api, due.ctx.api_version
+            route = self._find_route(api.key)
+            assert route is not None
+            self._add(api, version, due.ctx.correlation_id, route.write(api.key, version, values))
+
+    async def _wait_until_due(self, deferred: deque[_Deferred | Parts], *, receives: bool) -> None:
+        """Wait until the first response can be sent, or until bytes are received."""
+        first = deferred[0]
+        if not isinstance(first, _Deferred) or first.is_due:
+            return
+        with trio.CancelScope(deadline=first.response.deadline) as scope:
+            first.response.on_done(scope.cancel)
+            if not receives:
+                await trio.sleep_forever()
+            size_bytes = await self._connection.receive_into(self._buffer.free_space())
+            self._is_over = size_bytes == 0
+            self._buffer.received(size_bytes)
+
+    def _defer_unsent(self, deferred: deque[_Deferred | Parts]) -> None:
+        """Keep the responses of requests that were handled meanwhile until the deferred ones are sent."""
+        if self._unsent and deferred:
+            deferred.append(self._unsent)
+            self._unsent, self._unsent_bytes = [], 0
+
+    async def _flush_deferred(self) -> None:
+        """Send all responses, after waiting for the deferred ones."""
+        deferred = self._deferred
+        assert deferred is not None
+        self._defer_unsent(deferred)
+        while deferred:
+            await self._wait_until_due(deferred, receives=False)
+            await self._send_due(deferred)
+        await ClientConnection.flush(self)
 
     async def wait_for_next_request(self) -> None:
         if self._buffer.holds_bytes:

@@ -100,7 +100,7 @@ class PartitionTable:
         self.counts_traffic = False
         """Whether partitions that are opened from now on count their traffic."""
         self.past_traffic: dict[str, PartitionTraffic] = {}
-        """Traffic of closed partitions, by topic; of deleted topics under NO_TOPIC."""
+        """Traffic of closed partitions and of diskless ones, by topic; of deleted topics under NO_TOPIC."""
         self._at_start = {
             (topic.id, index)
             for topic in image().topics_by_id.values()
@@ -217,6 +217,12 @@ class PartitionTable:
         partition.retire(reason)
         self._on_gone(*key)
         self._enqueue_deletion(_RemovedReplica(key, partition.topic_id, partition))
+
+    def traffic_without_replica(self, topic: str) -> PartitionTraffic | None:
+        """Traffic of a topic that has no replicas here, because it is diskless; None if traffic is not counted."""
+        if not self.counts_traffic:
+            return None
+        return self.past_traffic.setdefault(topic, PartitionTraffic())
 
     def _count_as_past(self, topic: str, traffic: PartitionTraffic) -> None:
         self.past_traffic.setdefault(topic, PartitionTraffic()).add(traffic)

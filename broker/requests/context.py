@@ -16,12 +16,38 @@ if TYPE_CHECKING:
     from odradek.broker.services import Services
 
 
+class DeferredResponse(Protocol):
+    """Response to a request that was handled except for a wait, for example for the commit of its batches."""
+
+    deadline: float
+    """Monotonic seconds when the response is sent in any case."""
+
+    @property
+    def is_done(self) -> bool: ...
+
+    def on_done(self, call: Callable[[], None]) -> None:
+        """Have `call` called on the event loop when the response is done."""
+        ...
+
+    def values(self) -> Any:
+        """Return the response, for the writer of the route; None if there is none. Raises InvalidFrame to close the
+        connection."""
+        ...
+
+
 class RequestConnection(WaitingConnection, Protocol):
     """The client's connection, for a handler whose response can be sent by another task."""
 
     def respond_nowait(self, ctx: RequestContext, values: Any) -> None:
         """Send the response in the caller's task; the handler then returns None. `values` must not hold
         slices of files."""
+        ...
+
+    async def respond_when_done(self, ctx: RequestContext, response: DeferredResponse) -> None:
+        """Send a response when it is done, in the order of the requests; the handler then returns None.
+
+        The next requests of the connection are handled meanwhile. The request's frame is not valid any more.
+        """
         ...
 
 

@@ -15,7 +15,7 @@ from odradek.broker.transactions.partition_verification import (
     add_or_verify_partitions,
 )
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.produce_request_reader import ProduceRequest
+from odradek.protocol.produce_request_reader import ProduceRequest, ProduceTopic
 from odradek.protocol.records.batch import Batch
 from odradek.protocol.topics import TopicPartition
 from odradek.replication.partition.partition import Partition
@@ -67,6 +67,8 @@ async def verify_partitions(
             key = (topic.topic_id or topic.name, index)
             try:
                 check_topic_name_or_id(ctx, topic.name, topic.topic_id)
+                if ctx.services.diskless is not None and _is_diskless(topic, ctx):
+                    continue  # the append refuses it
                 partition = await ctx.services.partitions.get(topic.name, topic.topic_id, index)
             except KafkaError as error:  # not verified: the append must not be tried either
                 refused[key] = error
@@ -94,6 +96,15 @@ async def verify_partitions(
     if not is_enabled:
         results = {**unguarded, **{k: v for k, v in results.items() if isinstance(v, KafkaError)}}
     return {**results, **refused}
+
+
+def _is_diskless(topic: ProduceTopic, ctx: RequestContext) -> bool:
+    image = ctx.services.metadata.image
+    if topic.topic_id is not None:
+        found = image.topics_by_id.get(topic.topic_id)
+    else:
+        found = image.topics_by_name.get(topic.name or "")
+    return found is not None and found.is_diskless
 
 
 def _header(records: memoryview | None) -> Batch | None:

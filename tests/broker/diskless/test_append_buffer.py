@@ -21,7 +21,7 @@ TOPIC = UUID(int=1)
 def add(buffer: AppendBuffer, now: float, *, size: int = 20, coordinator_id: int = 0) -> bool:
     data = Batch(batch(1, size=size))
     buffered = BufferedBatch(TOPIC, 0, coordinator_id, data, AppendWaiter())
-    return buffer.add(buffered, data, -1, now)
+    return buffer.add(buffered, data, now)
 
 
 def test_file_is_due_an_interval_after_its_first_batch() -> None:
