@@ -417,6 +417,7 @@ class Node:
             from odradek.broker.diskless.diskless import open_diskless
 
             services.diskless = replicas.diskless = await open_diskless(self.environment)
+            services.diskless.reader.traffic = services.partitions.traffic_without_replica
             await nursery.start(services.diskless.run)
         await nursery.start(services.logs.run)
 

@@ -14,6 +14,8 @@ from odradek.broker.requests.steps import in_steps
 from odradek.broker.security.request_authorization import check_topic
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.controller.image import TopicImage
+from odradek.replication.errors import NotLeader
 from odradek.replication.partition.partition import Partition, PartitionChangeWatcher
 from odradek.storage.errors import OffsetOutOfRange
 
@@ -30,6 +32,8 @@ class _PartitionDeletion:
     error_code: ErrorCode = ErrorCode.none
     offset: int = -1
     waits_in: Partition | None = None
+    diskless_topic: TopicImage | None = None
+    """The topic of a diskless partition, whose coordinator deletes the records."""
 
     def fail(self, error: KafkaError) -> None:
         self.low_watermark, self.error_code, self.waits_in = -1, error.code, None
@@ -65,7 +69,10 @@ async def delete_records(request: Any, ctx: RequestContext) -> Mapping[str, Any]
         )
         for name, partitions in wanted.items()
     ]
-    await _replicated([each for _, deletions in topics for each in deletions], request, ctx)
+    every = [each for _, deletions in topics for each in deletions]
+    if ctx.services.diskless is not None:
+        await _delete_diskless([each for each in every if each.diskless_topic], request, ctx)
+    await _replicated(every, request, ctx)
     return {
         "topics": [
             {
@@ -110,7 +117,12 @@ async def _delete_before(topic: str, wanted: Any, ctx: RequestContext) -> _Parti
                 ErrorCode.invalid_topic_exception,
                 f"Cannot delete records of internal topic {topic}",
             )
-        partition = await ctx.services.partitions.get(topic, None, wanted.partition_index)
+        try:
+            partition = await ctx.services.partitions.get(topic, None, wanted.partition_index)
+        except NotLeader:
+            if not _is_diskless(topic, wanted, deletion, ctx):
+                raise
+            return deletion
         partition.check_leader()
         deletion.offset = _advance_log_start(partition, wanted.offset)
         deletion.waits_in = partition
@@ -118,6 +130,40 @@ async def _delete_before(topic: str, wanted: Any, ctx: RequestContext) -> _Parti
     except KafkaError as error:
         deletion.fail(error)
     return deletion
+
+
+def _is_diskless(
+    topic: str, wanted: Any, deletion: _PartitionDeletion, ctx: RequestContext
+) -> bool:
+    """Whether the partition is diskless; its records are deleted with those of all others of the request."""
+    diskless = ctx.services.diskless
+    if diskless is not None:
+        deletion.diskless_topic = diskless.reader.topic_of(topic, None, wanted.partition_index)
+        deletion.offset = wanted.offset
+    return deletion.diskless_topic is not None
+
+
+async def _delete_diskless(
+    deletions: Sequence[_PartitionDeletion], request: Any, ctx: RequestContext
+) -> None:
+    """Delete the records of diskless partitions at their coordinators."""
+    if not deletions:
+        return
+    assert ctx.services.diskless is not None
+    await ctx.flush()
+    results = await ctx.services.diskless.offsets.delete_records(
+        [
+            (each.diskless_topic, each.index, each.offset)
+            for each in deletions
+            if each.diskless_topic
+        ],
+        max(0.0, request.timeout.total_seconds()),
+    )
+    for deletion, result in zip(deletions, results, strict=True):
+        if isinstance(result, KafkaError):
+            deletion.fail(result)
+        else:
+            deletion.low_watermark = result
 
 
 def _advance_log_start(partition: Partition, requested: int) -> int:

@@ -96,6 +96,10 @@ async def fetch(request: FetchRequest, ctx: RequestContext) -> FetchResponse | N
     ):  # Kafka reads the isolation level only if there is a partition to read
         return _all_failed(request, uses_topic_ids, ErrorCode.unknown_server_error)
     params = _fetch_params(request, ctx)
+    if ctx.services.diskless is not None and not params.is_follower:
+        from odradek.broker.diskless.fetch import DisklessFetch
+
+        params.diskless = DisklessFetch(fetch_context.wanted, ctx, params)
     unchanged = _skip_unchanged(fetch_context, request, ctx) if params.is_follower else None
     found = await read_partitions(fetch_context.wanted, ctx, params)
     min_bytes = min(request.min_bytes, params.max_bytes)
@@ -110,6 +114,8 @@ async def fetch(request: FetchRequest, ctx: RequestContext) -> FetchResponse | N
             from odradek.broker.tiered.remote_fetch import read_remote
 
             await read_remote(found, ctx)
+        if params.diskless:
+            await params.diskless.load(found)
         await load_slices(found, ctx)
     except BaseException:
         unpin(found)
@@ -311,11 +317,15 @@ class _DelayedFetch:
             [each.partition for each in found if each.partition is not None],
             end=self._params.is_follower,
         )
+        if self._params.diskless:
+            self._params.diskless.watch(wait)
         has_changed = unchanged is not None and unchanged.has_changed
         return has_changed or any(each.is_overtaken() for each in found)
 
     def _unwatch(self, wait: DelayedFetch | DelayedReadCommittedFetch) -> None:
         wait.unwatch()
+        if self._params.diskless:
+            self._params.diskless.unwatch()
         if self._unchanged is not None and self._unchanged.waiting is wait:
             self._unchanged.waiting = None
 

@@ -17,6 +17,8 @@ from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import field
 from odradek.replication.controller.acls import AclOperation
+from odradek.replication.controller.image import TopicImage
+from odradek.replication.errors import NotLeader
 from odradek.replication.partition.partition import Partition
 from odradek.storage.log.partition_log import PartitionLog, TimestampAndOffset
 
@@ -49,16 +51,19 @@ async def list_offsets(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     if field(request, "isolation_level", 0) not in (READ_UNCOMMITTED, READ_COMMITTED):
         return _all_failed(request, ErrorCode.unknown_server_error)  # as in Kafka
     searches: list[_TieredSearch] = []
+    diskless: list[_DisklessQuery] = []
     topics: dict[str, dict[int, dict[str, Any]]] = {}
     every = ((topic.name, each) for topic in request.topics for each in topic.partitions)
     async for name, each in in_steps(every, ctx):
         partitions = topics.setdefault(name, {})
         if each.partition_index not in partitions:
             partitions[each.partition_index] = await _list_partition(
-                name, each, request, ctx, times_named, searches
+                name, each, request, ctx, times_named, searches, diskless
             )
     if searches:
         await _search_tiers(searches, request, ctx)
+    if diskless:
+        await _list_diskless(diskless, ctx)
     return {
         "topics": [
             {"name": name, "partitions": list(partitions.values())}
@@ -86,6 +91,7 @@ async def _list_partition(
     ctx: RequestContext,
     times_named: Counter[Any],
     searches: list[_TieredSearch],
+    diskless: list[_DisklessQuery],
 ) -> dict[str, Any]:
     index = wanted.partition_index
     try:
@@ -110,6 +116,13 @@ async def _list_partition(
             searches.append(_TieredSearch(partition, wanted.timestamp, response))
             return response
         found = await _find(partition, wanted.timestamp, request, ctx)
+    except NotLeader as error:
+        services = ctx.services
+        if services.diskless is not None and request.replica_id < 0:
+            diskless_topic = services.diskless.reader.topic_of(topic, None, index)
+            if diskless_topic is not None:
+                return _defer_diskless(diskless_topic, wanted, diskless)
+        return _failed(index, error.code)
     except KafkaError as error:
         return _failed(index, error.code)
     return _respond(index, found)
@@ -173,6 +186,47 @@ async def _search_tiers(
         async with trio.open_nursery() as nursery:
             for each in searches:
                 nursery.start_soon(each.run, request, ctx)
+
+
+@dataclass(slots=True)
+class _DisklessQuery:
+    """Query for an offset of a diskless partition, and the partition response that it updates."""
+
+    topic: TopicImage
+    index: int
+    timestamp: int
+    response: dict[str, Any]
+
+
+def _defer_diskless(
+    topic: TopicImage, wanted: Any, diskless: list[_DisklessQuery]
+) -> dict[str, Any]:
+    """Placeholder for a diskless partition, which `_list_diskless` replaces."""
+    from odradek.broker.diskless.offset_queries import check_epoch
+
+    index = wanted.partition_index
+    try:
+        check_epoch(field(wanted, "current_leader_epoch", -1))
+    except KafkaError as error:
+        return _failed(index, error.code)
+    response = _failed(index, ErrorCode.leader_not_available)
+    diskless.append(_DisklessQuery(topic, index, wanted.timestamp, response))
+    return response
+
+
+async def _list_diskless(queries: Sequence[_DisklessQuery], ctx: RequestContext) -> None:
+    from odradek.broker.diskless.offset_queries import OffsetQuery
+
+    assert ctx.services.diskless is not None
+    await ctx.flush()
+    results = await ctx.services.diskless.offsets.list_offsets(
+        [OffsetQuery(each.topic, each.index, each.timestamp) for each in queries]
+    )
+    for query, result in zip(queries, results, strict=True):
+        if isinstance(result, KafkaError):
+            query.response.update(_failed(query.index, result.code))
+        else:
+            query.response.update(_respond(query.index, result))
 
 
 def _last_fetchable(partition: Partition, request: Any) -> int:
@@ -258,17 +312,25 @@ async def offset_for_leader_epoch(request: Any, ctx: RequestContext) -> Mapping[
     topics: list[dict[str, Any]] = [
         {"topic": topic.topic, "partitions": []} for topic in request.topics
     ]
+    diskless: list[tuple[dict[str, Any], TopicImage, Any]] = []
     every = (
         (values, each)
         for values, topic in zip(topics, request.topics, strict=True)
         for each in topic.partitions
     )
     async for values, each in in_steps(every, ctx):
-        values["partitions"].append(await _end_of_epoch(values["topic"], each, ctx))
+        values["partitions"].append(await _end_of_epoch(values["topic"], each, ctx, diskless))
+    if diskless:
+        await _end_of_diskless_epochs(diskless, ctx)
     return {"topics": topics}
 
 
-async def _end_of_epoch(topic: str, wanted: Any, ctx: RequestContext) -> dict[str, Any]:
+async def _end_of_epoch(
+    topic: str,
+    wanted: Any,
+    ctx: RequestContext,
+    diskless: list[tuple[dict[str, Any], TopicImage, Any]],
+) -> dict[str, Any]:
     response = {"partition": wanted.partition, "leader_epoch": -1, "end_offset": -1}
     try:
         if not may_cluster(ctx, AclOperation.CLUSTER_ACTION):  # which followers have
@@ -277,6 +339,11 @@ async def _end_of_epoch(topic: str, wanted: Any, ctx: RequestContext) -> dict[st
         partition.check_leader(field(wanted, "current_leader_epoch", -1))
         end = partition.log.epochs.end_offset_for(wanted.leader_epoch)
     except KafkaError as error:
+        if isinstance(error, NotLeader) and ctx.services.diskless is not None:
+            found = ctx.services.diskless.reader.topic_of(topic, None, wanted.partition)
+            if found is not None:
+                diskless.append((response, found, wanted))
+                return response
         return {**response, "error_code": error.code}
     return {
         **response,
@@ -284,6 +351,29 @@ async def _end_of_epoch(topic: str, wanted: Any, ctx: RequestContext) -> dict[st
         "leader_epoch": end.epoch,
         "end_offset": end.end_offset,
     }
+
+
+async def _end_of_diskless_epochs(
+    wanted: Sequence[tuple[dict[str, Any], TopicImage, Any]], ctx: RequestContext
+) -> None:
+    """Complete the responses of diskless partitions."""
+    from odradek.broker.diskless.offset_queries import check_epoch
+
+    assert ctx.services.diskless is not None
+    await ctx.flush()
+    results = await ctx.services.diskless.offsets.end_of_epochs(
+        [(topic, each.partition, each.leader_epoch) for _, topic, each in wanted]
+    )
+    for (response, _, each), result in zip(wanted, results, strict=True):
+        response["error_code"] = ErrorCode.none
+        try:
+            check_epoch(field(each, "current_leader_epoch", -1))
+            if isinstance(result, KafkaError):
+                raise result
+        except KafkaError as error:
+            response["error_code"] = error.code
+        else:
+            response["leader_epoch"], response["end_offset"] = result.epoch, result.end_offset
 
 
 HANDLERS = {

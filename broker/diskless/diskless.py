@@ -6,6 +6,7 @@ KIP-1164).
       → CoordinatorRequests: requests of this broker to the coordinators of the cluster
       → Maintenance: hand-over and deletion of files, scan for orphans, retention
         → WalWriter: writes the batches of the clients of this broker
+        → DisklessLogReader, DisklessOffsets: reads for the clients of this broker
 
 It is imported only if `diskless.storage.system.enable` is true.
 """
@@ -20,7 +21,9 @@ from odradek.broker.coordination.internal_topics import DISKLESS_METADATA_TOPIC
 from odradek.broker.diskless.coordinator_requests import CoordinatorRequests
 from odradek.broker.diskless.coordinator_service import CoordinatorService
 from odradek.broker.diskless.coordinators import DisklessCoordinators
+from odradek.broker.diskless.log_reader import DisklessLogReader
 from odradek.broker.diskless.maintenance import Maintenance
+from odradek.broker.diskless.offset_queries import DisklessOffsets
 from odradek.broker.diskless.produce import TopicLogConfigs
 from odradek.broker.diskless.settings import DisklessSettings, check_store, open_store
 from odradek.broker.diskless.state_store import new_state_store
@@ -82,6 +85,22 @@ class Diskless:
             lambda topic: environment.metadata.image.topic_configs(topic),
             environment.config.log_config,
         )
+        self.reader = DisklessLogReader(
+            self.requests,
+            objects,
+            self.cache,
+            environment.seams,
+            lambda: environment.metadata.image,
+            is_local=self._has_state_of,
+            poll_seconds=lambda: self.settings.fetch_poll_interval_seconds,
+        )
+        self.offsets = DisklessOffsets(self.requests, self.reader, environment.seams.offload)
+        self.coordinators.add_commit_listener(self.reader.committed)
+
+    def _has_state_of(self, coordinator_id: int) -> bool:
+        """Whether this broker has a replica of a coordinator, whose state can be read."""
+        coordinator = self.coordinators.find(coordinator_id)
+        return coordinator is not None and coordinator.has_state
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run all parts until cancelled."""
@@ -91,6 +110,7 @@ class Diskless:
             await nursery.start(self.coordinators.run)
             nursery.start_soon(self.maintenance.run)
             await nursery.start(self.writer.run)
+            await nursery.start(self.reader.run)
             task_status.started()
 
     # Changes of the cluster
@@ -109,3 +129,4 @@ class Diskless:
         """Apply a metadata delta, after the partitions have it."""
         self.coordinators.metadata_changed(delta)
         self.requests.metadata_changed(delta)
+        self.reader.metadata_changed(delta)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import trio
 
@@ -60,6 +60,36 @@ REMOTE_BYTES_MAX = 8 << 20
 memory until the client has received them."""
 
 
+class DisklessPartitions(Protocol):
+    """The diskless partitions of one fetch (`broker/diskless/fetch.py`)."""
+
+    def __bool__(self) -> bool:
+        """Whether the fetch has diskless partitions, as far as is known."""
+        ...
+
+    async def read(self, wanted: CachedPartition, size_bytes: int) -> LogReadResult | None:
+        """Choose batches of one partition after `size_bytes` of others; None if it is not a diskless partition."""
+        ...
+
+    def watch(self, wait: WaitingDisklessFetch) -> None:
+        """Count new batches until `unwatch`."""
+        ...
+
+    def unwatch(self) -> None: ...
+
+    async def load(self, found: Iterable[LogReadResult]) -> None:
+        """Read the bytes of the chosen batches, before the response is sent."""
+        ...
+
+
+class WaitingDisklessFetch(Protocol):
+    """Waiting fetch that has diskless partitions."""
+
+    def visible_diskless(self, size_bytes: int) -> None: ...
+
+    def resume(self) -> None: ...
+
+
 @dataclass(slots=True)
 class FetchParams:
     """Parameters of a Fetch request.
@@ -80,6 +110,8 @@ class FetchParams:
     """Leader throttle for a follower."""
     remote_bytes: int = 0
     """Bytes that are still to be read from the remote tier."""
+    diskless: DisklessPartitions | None = None
+    """Reads diskless partitions; None for a follower, or if the broker has no diskless topics."""
     has_refused: bool = False
     """Whether a partition is unknown, is not here, or the client is not authorized to read it."""
 
@@ -343,9 +375,13 @@ async def _read_partition(
             return _defer_remote_read(wanted, partition, params, size_bytes, reads)
         response = _in_remote_tier(partition, ctx, params)
     except KafkaError as error:
+        if partition is None and params.diskless is not None and not isinstance(error, TopicDenied):
+            diskless = await params.diskless.read(wanted, size_bytes)
+            if diskless is not None:
+                return diskless
         response = FetchedPartition(
             index=wanted.index,
-            error_code=_error_for_version(_error_in_session(error.code, wanted, ctx), ctx),
+            error_code=error_for_version(_error_in_session(error.code, wanted, ctx), ctx),
             aborted_transactions=() if partition is None else None,  # as in Kafka
         )
         if partition is None:
@@ -405,7 +441,7 @@ def _defer_remote_read(
     return pending
 
 
-def _error_for_version(code: ErrorCode, ctx: RequestContext) -> ErrorCode:
+def error_for_version(code: ErrorCode, ctx: RequestContext) -> ErrorCode:
     """Return the error, or NOT_LEADER_OR_FOLLOWER for a client without KAFKA_STORAGE_ERROR
     (KIP-112)."""
     if code == ErrorCode.kafka_storage_error and ctx.api_version < STORAGE_ERROR_VERSION:
@@ -595,7 +631,7 @@ async def load_slices(found: Iterable[LogReadResult], ctx: RequestContext) -> No
                 unpin([each])
                 each.response = FetchedPartition(
                     index=each.wanted.index,
-                    error_code=_error_for_version(ErrorCode.kafka_storage_error, ctx),
+                    error_code=error_for_version(ErrorCode.kafka_storage_error, ctx),
                 )
 
 

@@ -115,6 +115,10 @@ class _DelayedFetchBase:
     def visible(self, partition: Partition, size_bytes: int) -> None:
         raise NotImplementedError
 
+    def visible_diskless(self, size_bytes: int) -> None:
+        """Batches of diskless partitions with that size became readable."""
+        self.resume()
+
     def interrupted(self, partition: Partition) -> None:
         self.resume()
 
@@ -205,6 +209,11 @@ class DelayedFetch(_DelayedFetchBase):
         self._missing_bytes -= size_bytes
         if self._missing_bytes <= 0:
             self._wake()
+
+    def visible_diskless(self, size_bytes: int) -> None:
+        self._missing_bytes -= size_bytes
+        if self._missing_bytes <= 0:
+            self.resume()  # the bytes are in the object store
 
 
 class DelayedReadCommittedFetch(_DelayedFetchBase):

@@ -1,0 +1,326 @@
+"""Finds the batches of diskless partitions at their coordinators, and reads their bytes from the object store (KIP-1163).
+
+`broker/diskless/fetch.py` uses it for Fetch requests, `offset_queries.py` for timestamps.
+
+The batches may come from a replica of the coordinator that is behind (D-10). An offset that such a replica does not
+have yet, or an object that was deleted meanwhile, is therefore confirmed by the coordinator before it is an error. While
+a coordinator is unavailable, its partitions have no records and no error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final, Protocol
+from uuid import UUID
+
+import trio
+
+from odradek.broker.diskless.fetch_polls import FetchPolls, Found, Routes, is_known
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.schemas.diskless_apis import DisklessFindBatchesBatchInfo
+from odradek.storage.diskless.batch_reader import (
+    BatchReader,
+    ObjectNotFound,
+    ObjectReadError,
+    PartitionRead,
+)
+from odradek.storage.diskless.queries import FindPosition
+
+if TYPE_CHECKING:
+    from odradek.replication.controller.image import MetadataDelta, MetadataImage, TopicImage
+    from odradek.replication.partition.partition import PartitionTraffic
+    from odradek.seams import Seams
+    from odradek.seams.objects import Objects
+    from odradek.storage.diskless.object_cache import ObjectCache
+
+RESPONSE_BYTES_MAX: Final = 16 << 20
+"""Size of a response from which on no batches of diskless partitions are added: they stay in memory until they are
+sent."""
+BATCHES_MAX: Final = 2000
+"""Batches of one partition that are found at once."""
+FIND_SECONDS: Final = 1.0
+"""Time limit of finding batches. Waiting fetches ask again at the next poll."""
+READ_AHEAD_BYTES_MAX: Final = 32 << 20
+"""Bytes that a broker reads ahead at the same time."""
+SLOW_SECONDS: Final = 0.5
+"""Time after which a response does not wait for further objects if it has records."""
+SECONDS_MAX: Final = 10.0
+"""Time after which a response does not wait for any object."""
+FAILURE_SECONDS: Final = 0.1
+"""Delay of a response whose objects could not be read, because the client retries at once."""
+CONSUMERS_MAX: Final = 10_000
+"""Consumers that are recognized by the offset that they read next."""
+UNAVAILABLE: Final = ErrorCode.replica_not_available
+"""Error of a partition whose coordinator is not available: clients refresh their metadata and retry."""
+_INT32_MAX: Final = 2**31 - 1
+
+
+class BatchFinder(Routes, Protocol):
+    """Requests to coordinators, of which the reader uses those for batches."""
+
+    async def find_batches(
+        self,
+        positions: Sequence[FindPosition],
+        *,
+        max_bytes: int,
+        max_batches: int,
+        strict: bool = False,
+        timeout_s: float = ...,
+    ) -> Sequence[Found]:
+        """Result of each position, from a replica here if there is one; with `strict`, from the coordinator itself.
+
+        Repeats the request after retriable errors while the time allows. Raises nothing.
+        """
+        ...
+
+
+class ReadBatches:
+    """Batches of one partition for a response: chosen within a size, then read.
+
+    `error_code` is that of the partition. `is_unavailable`: the coordinator did not respond.
+    """
+
+    __slots__ = (
+        "batches",
+        "error_code",
+        "high_watermark",
+        "index",
+        "is_unavailable",
+        "log_start_offset",
+        "next_batches",
+        "offset",
+        "records",
+        "size_bytes",
+        "size_limit",
+        "topic",
+    )
+
+    def __init__(self, topic: TopicImage, index: int, offset: int, found: Found | None) -> None:
+        """`offset` is the fetch offset. `found` is None if nothing is known of the partition."""
+        self.topic = topic
+        self.index = index
+        self.offset = offset
+        self.batches: Sequence[DisklessFindBatchesBatchInfo] = ()
+        self.next_batches: Sequence[DisklessFindBatchesBatchInfo] = ()
+        """Batches that were found and are not chosen."""
+        self.error_code = ErrorCode.none
+        self.is_unavailable = True
+        self.high_watermark = -1
+        self.log_start_offset = -1
+        self.records: bytearray | None = None
+        self.size_bytes = 0
+        """Size of the chosen batches, and of `records` once they are read."""
+        self.size_limit = 0
+        """Size within which the batches were chosen last."""
+        if found is not None and is_known(found):
+            self.take(found)
+
+    def take(self, found: Found) -> None:
+        """Take the result of the coordinator."""
+        self.is_unavailable = False
+        if found.error_code is not ErrorCode.none:
+            self.fail(found.error_code)
+            return
+        self.high_watermark = found.high_watermark
+        self.log_start_offset = found.log_start_offset
+        self.next_batches = found.batches
+
+    def choose(self, max_bytes: int, *, at_least_one: bool) -> None:
+        """Choose the first batches with at most `max_bytes`."""
+        self.size_limit = max_bytes
+        count = size_bytes = 0
+        found = self.next_batches
+        for batch in found:
+            if size_bytes + batch.byte_size > max_bytes and (count or not at_least_one):
+                break
+            size_bytes += batch.byte_size
+            count += 1
+        self.batches, self.next_batches = found[:count], found[count:]
+        self.size_bytes = size_bytes
+
+    def choose_again(self, found: Found) -> None:
+        """Choose from other batches, with the same limit, if those that were chosen do not exist any more."""
+        self.take(found)
+        self.choose(self.size_limit, at_least_one=True)
+
+    def put(self, partition: PartitionRead) -> None:
+        """Take the records that were read. The other batches remain for the next fetch."""
+        count = partition.batches_read
+        self.records = partition.records
+        self.size_bytes = 0 if partition.records is None else len(partition.records)
+        self.next_batches = [*self.batches[count:], *self.next_batches]
+        self.batches = self.batches[:count]
+
+    def fail(self, code: ErrorCode) -> None:
+        self.error_code = code
+        self.high_watermark = self.log_start_offset = -1
+        self.batches = self.next_batches = ()
+        self.records, self.size_bytes = None, 0
+
+
+class DisklessLogReader:
+    """Reads diskless partitions for the fetches of a broker. `run` must be running."""
+
+    def __init__(
+        self,
+        requests: BatchFinder,
+        objects: Objects,
+        cache: ObjectCache,
+        seams: Seams,
+        image: Callable[[], MetadataImage],
+        *,
+        is_local: Callable[[int], bool],
+        poll_seconds: Callable[[], float],
+    ) -> None:
+        """`is_local` returns whether this broker has a replica of a coordinator, whose state it can ask."""
+        self._requests = requests
+        self._clock = seams.clock
+        self._image = image
+        self._nursery: trio.Nursery | None = None
+        self.batches = BatchReader(objects, seams.offload, cache, self._open_nursery)
+        self.polls = FetchPolls(self.find, requests, is_local, seams.clock, poll_seconds)
+        self.traffic: Callable[[str], PartitionTraffic | None] = lambda topic: None
+        """Traffic counters of a topic; None if they are not counted."""
+        self._continued: dict[tuple[UUID, int, int], None] = {}
+        """Partitions with the next offsets of their consumers, least recently read first."""
+
+    def _open_nursery(self) -> trio.Nursery:
+        assert self._nursery is not None, "the reader of diskless topics does not run"
+        return self._nursery
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run the requests to the store and the polls until cancelled."""
+        async with trio.open_nursery() as self._nursery:
+            task_status.started()
+            await self.polls.run()
+
+    def committed(self, topic_id: UUID, index: int) -> None:
+        """A commit of a partition was applied on this broker, or was made by it."""
+        self.polls.committed(topic_id, index)
+
+    def metadata_changed(self, delta: MetadataDelta) -> None:
+        self.polls.metadata_changed(delta)
+
+    def topic_of(self, name: str | None, topic_id: UUID | None, index: int) -> TopicImage | None:
+        """The topic if it is diskless and has that partition."""
+        image = self._image()
+        if topic_id is not None:
+            topic = image.topics_by_id.get(topic_id)
+        else:
+            topic = image.topics_by_name.get(name or "")
+        if topic is None or index not in topic.partitions or not topic.is_diskless:
+            return None
+        return topic
+
+    async def find(
+        self, positions: Sequence[FindPosition], max_bytes: int = RESPONSE_BYTES_MAX
+    ) -> Sequence[Found]:
+        """Batches from each position; the coordinator confirms what a replica that is behind may not know."""
+        found = list(await self._find(positions, max_bytes))
+        doubtful = [
+            number
+            for number, (position, each) in enumerate(zip(positions, found, strict=True))
+            if _is_doubtful(position, each)
+        ]
+        if doubtful:
+            confirmed = await self._find(
+                [positions[number] for number in doubtful], max_bytes, strict=True
+            )
+            for number, each in zip(doubtful, confirmed, strict=True):
+                found[number] = each
+        return found
+
+    async def _find(
+        self, positions: Sequence[FindPosition], max_bytes: int, *, strict: bool = False
+    ) -> Sequence[Found]:
+        return await self._requests.find_batches(
+            positions,
+            max_bytes=min(max_bytes, _INT32_MAX),
+            max_batches=BATCHES_MAX,
+            strict=strict,
+            timeout_s=FIND_SECONDS,
+        )
+
+    async def load(self, reads: Sequence[ReadBatches]) -> None:
+        """Read the chosen batches of a fetch from the cache and the store, then read ahead."""
+        failed = await self._load(reads)
+        missing = [read for read, failure in failed if isinstance(failure, ObjectNotFound)]
+        if missing:
+            await self._find_again(missing)
+            failed = [
+                *((read, why) for read, why in failed if not isinstance(why, ObjectNotFound)),
+                *await self._load([each for each in missing if each.batches], report_missing=True),
+            ]
+        for read, failure in failed:
+            read.fail(failure.code)
+        if failed and not any(each.records for each in reads):
+            await self._clock.sleep(FAILURE_SECONDS)
+        self._read_ahead(reads)
+
+    async def _load(
+        self, reads: Sequence[ReadBatches], *, report_missing: bool = False
+    ) -> list[tuple[ReadBatches, ObjectReadError]]:
+        """Read the batches, and return the partitions of which not even the first could be read."""
+        partitions = [PartitionRead(each.topic.name, each.index, each.batches) for each in reads]
+        await self.batches.read(partitions, slow_seconds=SLOW_SECONDS, seconds_max=SECONDS_MAX)
+        failed = []
+        for read, partition in zip(reads, partitions, strict=True):
+            read.put(partition)
+            failure = partition.failure
+            if failure is None:
+                continue
+            if report_missing or not isinstance(failure, ObjectNotFound):
+                self.batches.report(partition)
+            if partition.records is None:
+                failed.append((read, failure))
+        return failed
+
+    async def _find_again(self, reads: Sequence[ReadBatches]) -> None:
+        """Let the coordinators confirm batches whose objects do not exist."""
+        positions = [
+            FindPosition(each.topic.id, each.index, each.offset, max(1, each.size_limit))
+            for each in reads
+        ]
+        results = await self._find(positions, RESPONSE_BYTES_MAX, strict=True)
+        for read, found in zip(reads, results, strict=True):
+            if is_known(found):
+                read.choose_again(found)
+            else:
+                read.fail(UNAVAILABLE)
+
+    def is_continued(self, topic_id: UUID, index: int, offset: int) -> bool:
+        """Whether an earlier response ended at this offset, so that the consumer reads sequentially."""
+        return (topic_id, index, offset) in self._continued
+
+    def _read_ahead(self, reads: Iterable[ReadBatches]) -> None:
+        """Remember the next offsets of the consumers, and read the next batches of those that read sequentially."""
+        ahead: list[DisklessFindBatchesBatchInfo] = []
+        for read in reads:
+            if not read.records:
+                continue
+            topic_id, index = read.topic.id, read.index
+            is_continued = self._continued.pop((topic_id, index, read.offset), 0) is None
+            self._continued[topic_id, index, read.batches[-1].last_offset + 1] = None
+            if is_continued:
+                ahead.extend(read.next_batches)
+        while len(self._continued) > CONSUMERS_MAX:
+            del self._continued[next(iter(self._continued))]
+        if ahead:
+            self.batches.read_ahead(ahead, READ_AHEAD_BYTES_MAX)
+
+    def count(self, reads: Iterable[ReadBatches]) -> None:
+        """Count the traffic of a response."""
+        for each in reads:
+            traffic = self.traffic(each.topic.name)
+            if traffic is None:
+                return
+            traffic.fetches += 1
+            traffic.bytes_out += each.size_bytes
+            traffic.failed_fetches += each.error_code is not ErrorCode.none
+
+
+def _is_doubtful(position: FindPosition, found: Found) -> bool:
+    """Whether a replica may be behind: it does not know the partition or the offset yet."""
+    if found.error_code is ErrorCode.offset_out_of_range:
+        return position.offset > found.high_watermark
+    return found.error_code in (ErrorCode.unknown_topic_id, ErrorCode.unknown_topic_or_partition)
