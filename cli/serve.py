@@ -44,7 +44,7 @@ examples:
   odradek serve --tiered /tmp/tier --topic history
   odradek configs alter topic history --set remote.storage.enable=true
   odradek serve --diskless /tmp/objects
-  odradek topics create events --set diskless.enable=true
+  odradek topics create events --config diskless.enable=true
 
 exit status: 0 after a clean shutdown, 1 if the node could not start or had to stop, 2 for invalid options
 or configs

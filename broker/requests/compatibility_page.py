@@ -102,6 +102,10 @@ responses are the same except for the differences above and the following ones:
 - DescribeConfigs of a topic has `remote.log.disable.policy` (KIP-950) if it is set or requested by name. Kafka does not
   have it. The APIs 20950 (DisableRemoteTopic) and 20951 (DescribeTopicTiering) are private, and ApiVersions does not
   report them. Kafka closes the connection after such a request.
+- DescribeConfigs of a topic has `diskless.enable` if it is set or requested by name. Metadata and
+  DescribeTopicPartitions show a produce gateway as the leader and the only replica of a partition of a diskless topic.
+  AlterPartitionReassignments and manual assignments of such partitions return INVALID_REPLICA_ASSIGNMENT, and
+  ElectLeaders returns ELECTION_NOT_NEEDED.
 - DescribeQuorum lists no listeners of a node that has no controller listener, which is the default of a single node.
   Kafka requires a controller listener.
 - EndTxn 5 with the epoch before the current one returns PRODUCER_FENCED if an older version of EndTxn ended the

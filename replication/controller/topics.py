@@ -439,8 +439,8 @@ def _in_use(coordinators: TopicImage, example: str, count: int) -> DeletedTopic:
         coordinators.name,
         coordinators.id,
         ErrorCode.topic_deletion_disabled,
-        f"{coordinators.name} has the metadata of {count} diskless topics, such as {example}, which"
-        " have to be deleted first.",
+        f"{coordinators.name} has the metadata of {count} diskless topic(s), such as {example}. They have to be"
+        " deleted first.",
     )
 
 

@@ -34,6 +34,7 @@ import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.TopicPartitionInfo;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
@@ -77,6 +78,9 @@ public final class JavaClient {
                 break;
             case "admin":
                 seen = admin(bootstrap, topic);
+                break;
+            case "create":
+                seen = create(bootstrap, topic, Integer.parseInt(rest.get(0)), rest.subList(1, rest.size()));
                 break;
             case "alter-configs":
                 seen = alterConfigs(bootstrap, topic, rest);
@@ -435,6 +439,31 @@ public final class JavaClient {
             seen.put("gone", !admin.listTopics().names().get().contains(topic));
         }
         return seen;
+    }
+
+    /** Creates a topic with configs (`name=value`), adds a partition; prints leaders, replicas and ISRs. */
+    private static Object create(String bootstrap, String topic, int partitions, List<String> settings)
+            throws Exception {
+        Map<String, String> configs = new HashMap<>();
+        for (String setting : settings) {
+            String[] parts = setting.split("=", 2);
+            configs.put(parts[0], parts[1]);
+        }
+        try (Admin admin = admin(bootstrap)) {
+            admin.createTopics(List.of(new NewTopic(topic, partitions, (short) -1).configs(configs)))
+                .all().get();
+            admin.createPartitions(Map.of(topic, NewPartitions.increaseTo(partitions + 1))).all().get();
+            List<Object> seen = new ArrayList<>();
+            for (TopicPartitionInfo each : admin.describeTopics(List.of(topic))
+                    .allTopicNames().get().get(topic).partitions()) {
+                seen.add(Map.of(
+                    "leader", each.leader().id(),
+                    "replicas", each.replicas().size(),
+                    "isr", each.isr().size(),
+                    "elr", each.elr().size()));
+            }
+            return seen;
+        }
     }
 
     /** Sets configs of a topic (`name=value`); prints the error, and the topic's own configs. */
