@@ -93,6 +93,11 @@ def _of_controller(name: str, help: str) -> Metric:
     return _gauge("kafka.controller", "KafkaController", name, help)
 
 
+def _of_diskless_coordinators(name: str, help: str) -> Metric:
+    mbean = MBean("kafka.server", "DisklessCoordinator", name)
+    return Metric(mbean, Kind.GAUGE, help, ("coordinator",), called=f"Diskless{name}")
+
+
 def _of_quorum(name: str, help: str) -> Metric:
     return _gauge("kafka.server", "raft-metrics", name, help)
 
@@ -195,11 +200,23 @@ TIERED: tuple[Metric, ...] = (
     _gauge("kafka.server", "DelayedRemoteFetchMetrics", "NumDelayedOperations", "Fetch requests that wait for the remote tier."),
     _meter("ExpiresPerSec", "Fetch requests that timed out before the remote tier responded.", type="DelayedRemoteFetchMetrics", labels=()),
 )
+DISKLESS: tuple[Metric, ...] = (
+    Metric(MBean("kafka.server", "DisklessCoordinator", "CoordinatorCount"), Kind.GAUGE, "Diskless coordinators that this broker leads.", called="DisklessCoordinatorCount"),
+    _of_diskless_coordinators("PartitionCount", "Diskless partitions of a coordinator that this broker leads."),
+    _of_diskless_coordinators("BatchCount", "Live batches of the coordinator."),
+    _of_diskless_coordinators("LiveBytes", "Bytes of the coordinator's live batches."),
+    _of_diskless_coordinators("FileCount", "WAL files that the coordinator tracks."),
+    _of_diskless_coordinators("FilesToHandOver", "Files without live batches that the coordinator has to hand over to the next owner."),
+    _of_diskless_coordinators("FilesToDelete", "Files without live batches whose objects the coordinator has to delete."),
+    _of_diskless_coordinators("OldestFileAgeMs", "Time since the upload of the oldest file that the coordinator tracks, in ms; 0 without files."),
+    _of_diskless_coordinators("StateBytes", "Size of the coordinator's state on this broker in bytes."),
+    _of_diskless_coordinators("UnappliedRecords", "Records of the coordinator's partition of __diskless_metadata that are not applied to its state yet."),
+)
 # fmt: on
 
 
 @cache
 def by_name() -> dict[str, Metric]:
     """All rows of the table by `Metric.name`."""
-    rows = (*TOPICS, *REPLICAS, *LOGS, *TIERED, *CLUSTER)
+    rows = (*TOPICS, *REPLICAS, *LOGS, *TIERED, *DISKLESS, *CLUSTER)
     return {each.name: each for each in rows}

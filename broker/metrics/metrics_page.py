@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from odradek.broker.metrics.exposition import exported_name, exported_total
 from odradek.broker.metrics.metric_table import (
     CLUSTER,
+    DISKLESS,
     LOGS,
     REPLICAS,
     TIERED,
@@ -33,6 +34,11 @@ _SECTIONS = (
         "name in KIP-405 or KIP-852, or in Kafka before 4.2, or the total of all topics.",
         TIERED,
     ),
+    (
+        "Diskless topics",
+        "These metrics exist if `diskless.storage.system.enable` is true. Apache Kafka does not have them.",
+        DISKLESS,
+    ),
     ("The node and its cluster", "Metrics of the controller count the whole cluster.", CLUSTER),
 )
 _INTRODUCTION = """\
@@ -44,10 +50,10 @@ _INTRODUCTION = """\
 metrics on this page, because the names are those of the Prometheus JMX exporter with its example rules for Kafka
 (`kafka-2_0_0.yml`). Names are in lower case. In the name of a meter, `PerSec` is replaced by `_total`, and Prometheus
 computes the rate. The labels are the other keys of the MBean. There are no `kafka.network` request
-metrics, and no metrics of the log cleaner, the coordinators, network threads or a JVM. Two names differ from those of
-the exporter. The label of a log directory is `log_directory`. The total of a counter over all topics is a metric of its
-own, `…_alltopics_total`, so that `sum()` over the topics does not count twice. The total does not decrease when topics
-are deleted. The total of a gauge is `sum()` over its topics.
+metrics, and no metrics of the log cleaner, the group and transaction coordinators, network threads or a JVM. Two names
+differ from those of the exporter. The label of a log directory is `log_directory`. The total of a counter over all
+topics is a metric of its own, `…_alltopics_total`, so that `sum()` over the topics does not count twice. The total does
+not decrease when topics are deleted. The total of a gauge is `sum()` over its topics.
 
 The endpoint has no authentication. Bind it to an address that only Prometheus can reach, because labels contain topic
 names.

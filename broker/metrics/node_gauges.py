@@ -78,6 +78,10 @@ def register(services: Services) -> None:
         _ReplicaGauges(services.partitions, services).register(metrics)
         _directories(services)
         _logs(services)
+        if services.config.get_bool("diskless.storage.system.enable"):
+            from odradek.broker.metrics import diskless_gauges
+
+            diskless_gauges.register(metrics, lambda: services.diskless)
 
 
 def _quorum(services: Services) -> None:
