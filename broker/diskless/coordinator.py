@@ -68,9 +68,11 @@ from odradek.replication.diskless.coordinator_state_machine import (
     Request,
     read_state,
 )
+from odradek.replication.errors import NotLeader
 from odradek.seams.locks import PromptLock
 from odradek.seams.values import state_class, value_class
 from odradek.storage.diskless.state import DisklessState, LogEntry, StateDamaged
+from odradek.storage.errors import LogFailed, NoDescriptors
 
 if TYPE_CHECKING:
     from odradek.seams.clock import Clock
@@ -84,6 +86,7 @@ READ_BYTES: Final = 1 << 20
 """Bytes of the log that are read at once."""
 APPLIED_RECORDS_MAX: Final = 2000
 """Records that one transaction of the state applies at most; more wait for the next one."""
+RETRY_SECONDS: Final = 1.0
 COMPARISON_RETRY_SECONDS: Final = 1.0
 CREATED_PARTITIONS_MAX: Final = 1000
 """Partitions of one operation that creates those of the metadata image; a topic is not divided."""
@@ -287,6 +290,11 @@ class DisklessCoordinator:
         self._end_leadership(self._not_leader())
         if epoch >= 0 and not self.failed:
             self._begin_leadership()
+            if self._state is not None:
+                try:
+                    self._check_not_ahead_of_log()
+                except StateDamaged as error:
+                    self._fail(error)
         self.wake()
 
     def _not_leader(self) -> NotCoordinator:
@@ -318,25 +326,51 @@ class DisklessCoordinator:
     # Applying
 
     async def run(self) -> None:
-        """Open the state, and apply the committed records until cancelled."""
+        """Open the state, and apply the committed records until cancelled. A state that cannot be used is removed, and
+        built again from the log (D-16)."""
+        pause_s = 0.0
+        while True:
+            try:
+                await self._run_with_state()
+            except* StateDamaged as damaged:
+                log.warning(
+                    "The state of %s was removed, and is built again from the log: %s",
+                    self.name,
+                    damaged.exceptions[0],
+                )
+            await self._environment.clock.sleep(pause_s)
+            pause_s = RETRY_SECONDS
+
+    async def _run_with_state(self) -> None:
         self.directory = self.log.directory
-        state = await self._open_state()
-        self._state, self._applied_offset = state, state.applied_offset
+        self._state = state = await self._open_state()
+        self._applied_offset = state.applied_offset
         is_damaged = False
         try:
             self.failed, self._failure = False, None
-            if self.is_leader and self._leadership is None:
-                self._begin_leadership()
-            await self._discard_state_ahead_of_log()
+            if self.is_leader:
+                self._check_not_ahead_of_log()
+                if self._leadership is None:
+                    self._begin_leadership()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._compare_with_metadata)
                 await self._apply_forever()
-        except* StateDamaged:
+        except* StateDamaged as damaged:
             is_damaged = True
+            self.mark_failed(damaged)
             raise
         finally:
             with trio.CancelScope(shield=True):
                 await self._close_state(is_damaged=is_damaged)
+
+    def _check_not_ahead_of_log(self) -> None:
+        """Check that the log of this leader has all records of the state. If it has lost some, new records get their
+        offsets. Raises StateDamaged."""
+        if self._applied_offset >= self.log.end_offset:
+            raise StateDamaged(
+                f"it has records up to offset {self._applied_offset}, and the log of the leader ends at offset"
+                f" {self.log.end_offset}"
+            )
 
     async def _open_state(self) -> DisklessState:
         return await self._environment.offload.run(
@@ -360,13 +394,21 @@ class DisklessCoordinator:
 
     async def _close_state(self, *, is_damaged: bool) -> None:
         """Close the state, and remove it if it is damaged: `run` then builds it again from the log (D-16)."""
-        states, run = self._environment.states, self._environment.offload.run
         async with self._state_lock:
             opened, self._state = self._state, None
             if opened is not None:
-                await run(opened.close, lane=self.directory)
+                await self._environment.offload.run(opened.close, lane=self.directory)
             if is_damaged:
-                await run(states.remove, self.coordinator_id, self.directory, lane=self.directory)
+                await self.remove_state()
+
+    async def remove_state(self) -> None:
+        """Remove the closed state. Raises OSError."""
+        await self._environment.offload.run(
+            self._environment.states.remove,
+            self.coordinator_id,
+            self.directory,
+            lane=self.directory,
+        )
 
     def mark_failed(self, error: Exception) -> None:
         """Fail the pending operations after an unexpected error; `run` is called again after a pause."""
@@ -390,21 +432,6 @@ class DisklessCoordinator:
     def wake(self) -> None:
         """Check the log for committed records."""
         self._changed.set()
-
-    async def _discard_state_ahead_of_log(self) -> None:
-        """Begin with an empty state if this broker leads with a log that ends before the applied offset: it has lost
-        records, and new ones will get their offsets."""
-        if not self.is_leader or self._applied_offset < self.log.end_offset:
-            return
-        log.warning(
-            "The state of %s has records up to offset %d, but the log of its leader ends at offset %d: it is rebuilt",
-            self.name,
-            self._applied_offset,
-            self.log.end_offset,
-        )
-        await self._close_state(is_damaged=True)
-        self._state = await self._open_state()
-        self._applied_offset = self._state.applied_offset
 
     async def _apply_committed(self) -> None:
         """Apply the records below the high watermark."""
@@ -444,7 +471,7 @@ class DisklessCoordinator:
                 f"{self.name} starts at offset {self.log.start_offset}, and the state has no records after"
                 f" {self._applied_offset}",
             )
-        data = await self.log.read(start, READ_BYTES)
+        data = await self._read_log(start)
         entries: list[LogEntry] = []
         through_offset = self._applied_offset
         for batch in batches(memoryview(data)):
@@ -458,6 +485,19 @@ class DisklessCoordinator:
                 )
             through_offset = batch.last_offset
         return entries, through_offset
+
+    async def _read_log(self, offset: int) -> Buffer:
+        """Read from the log; wait while no file descriptor is available or the log is offline. `partition_gone` follows
+        if its log directory has failed."""
+        is_logged = False
+        while True:
+            try:
+                return await self.log.read(offset, READ_BYTES)
+            except (NoDescriptors, LogFailed, NotLeader) as error:
+                if not is_logged:
+                    log.warning("Unable to read %s, retrying: %s", self.name, error)
+                is_logged = True
+            await self._environment.clock.sleep(RETRY_SECONDS)
 
     def _decode(self, record: log_records.Record) -> LogEntry:
         try:

@@ -6,6 +6,7 @@ runs in a task of its own, so that an unexpected error stops one coordinator.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import field
 from typing import TYPE_CHECKING
@@ -30,6 +31,8 @@ from odradek.seams.values import state_class
 
 if TYPE_CHECKING:
     from odradek.broker.environment import NodeEnvironment
+
+log = logging.getLogger("odradek.diskless")
 
 CommitListener = Callable[[UUID, int], None]
 """Called with the topic id and the index of a partition whose batches changed."""
@@ -225,9 +228,23 @@ class DisklessCoordinators:
                     await replica.previous.wait()
                 await self._tasks.keep_running(coordinator, coordinator.run)
         finally:
+            await self._remove_unassigned(coordinator)
             replica.closed.set()
             if self._closing.get(coordinator.coordinator_id) is replica.closed:
                 del self._closing[coordinator.coordinator_id]
+
+    async def _remove_unassigned(self, coordinator: DisklessCoordinator) -> None:
+        """Remove the closed state of a replica that the cluster does not assign to this broker any more."""
+        environment = self._environment
+        image = environment.metadata.image
+        partition = image.partition(DISKLESS_METADATA_TOPIC, coordinator.coordinator_id)
+        if partition is not None and environment.node_id in partition.replicas:
+            return
+        with trio.CancelScope(shield=True):
+            try:
+                await coordinator.remove_state()
+            except OSError as error:
+                log.warning("The state of %s is left: %s", coordinator.name, error)
 
     # Commit listeners
 

@@ -1,4 +1,4 @@
-"""A virtual cluster with diskless topics, whose brokers commit files that nobody has uploaded."""
+"""A virtual cluster with diskless topics, whose brokers commit files without objects."""
 
 from __future__ import annotations
 

@@ -285,7 +285,10 @@ async def test_state_continues_from_its_applied_offset() -> None:
         assert restarted.coordinator.applied_offset == log.end_offset - 1
 
 
-async def test_state_ahead_of_its_leaders_log_is_rebuilt(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("elected", ["before the start", "later"])
+async def test_state_ahead_of_its_leaders_log_is_rebuilt(
+    elected: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """D-16: the state is a cache. A log that lost records gives their offsets to others."""
     states, log = KeptStates(), MemoryReplicaLog()
     log.commits_at_once = True
@@ -295,11 +298,16 @@ async def test_state_ahead_of_its_leaders_log_is_rebuilt(caplog: pytest.LogCaptu
     before = replica.state
     log.truncate(1)
     log.high_watermark = 1
-    async with leading(new_replica(log, states, clock=replica.clock)) as restarted:
+    restarted = new_replica(log, states, clock=replica.clock)
+    if elected == "before the start":
+        restarted.coordinator.lead_since(0)
+    async with running(restarted):
+        restarted.coordinator.lead_since(0)
+        await settle()
         assert restarted.coordinator.serves
         assert restarted.state is not before
         assert restarted.state.applied_offset == 0
-    assert "it is rebuilt" in caplog.text
+    assert "built again from the log" in caplog.text
 
 
 async def test_refused_append_fails_only_its_operation() -> None:
