@@ -1,4 +1,5 @@
-"""`odradek diskless`: coordinators, files and batches of diskless topics (KIP-1164)."""
+"""`odradek diskless`: coordinators, files and batches of diskless topics, and the verification of their objects
+(KIP-1164)."""
 
 from __future__ import annotations
 
@@ -8,7 +9,9 @@ from typing import Any
 
 from odradek.cli.cluster_connection import (
     add_cluster_subcommand,
+    key_value,
     run_cluster_subcommand,
+    seconds,
 )
 from odradek.cli.dump_output import time_text
 from odradek.cli.errors import CommandFailed, WrongUsage
@@ -32,16 +35,27 @@ from odradek.storage.diskless.state import FileStatus
 
 FAILED = 1
 BATCHES_SHOWN = 100
+OLD_S = 600.0
+"""Age in seconds after which an object cannot be committed any more."""
 
 DESCRIPTION = """\
-Describe the coordinators of diskless topics, the files (objects) that they track, and the batches of partitions.
-The requests need CLUSTER_ACTION on the cluster.
+Describe the coordinators of diskless topics, the files (objects) that they track, and the batches of partitions;
+verify the objects. The requests need CLUSTER_ACTION on the cluster.
 """
 EPILOG = """\
 examples:
   odradek diskless coordinators
   odradek diskless files --coordinator 3 --status deleting
   odradek diskless batches -t orders -p 0 --offset 4700
+  odradek diskless verify --config server.properties       # read every live batch
+  odradek diskless verify --url s3://bucket/prefix --option aws_region=eu-central-1 --quick
+"""
+VERIFY_EPILOG = """\
+For each file with live batches: its object exists and has the committed size, and each batch has a valid header and
+CRC. The batches of each partition have no gaps. Objects that no coordinator tracks are orphans, which the brokers delete
+after diskless.coordinator.orphan.scan.grace.period.ms.
+
+exit status: 0 for success, 1 if the command failed or found problems or orphans, 2 for wrong usage
 """
 
 
@@ -50,7 +64,7 @@ def add_parser(
 ) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(
         "diskless",
-        help="list coordinators, files and batches of diskless topics",
+        help="list coordinators, files and batches of diskless topics, and verify objects",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -61,6 +75,7 @@ def add_parser(
     )
     _add_files_parser(commands)
     _add_batches_parser(commands)
+    _add_verify_parser(commands)
     return parser
 
 
@@ -104,8 +119,48 @@ def _add_batches_parser(commands: argparse._SubParsersAction[argparse.ArgumentPa
     )
 
 
+def _add_verify_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    verify = add_cluster_subcommand(
+        commands,
+        "verify",
+        "verify the objects of diskless topics",
+        verify_objects,
+        epilog=VERIFY_EPILOG,
+    )
+    where = verify.add_mutually_exclusive_group()
+    where.add_argument("--config", metavar="FILE", help="server.properties of a broker")
+    where.add_argument(
+        "--url", help="the object store: a directory, s3://bucket/prefix, gs://… or az://…"
+    )
+    verify.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        type=key_value,
+        metavar="NAME=VALUE",
+        help="with --url, an option of the object store: aws_endpoint, aws_region, …",
+    )
+    verify.add_argument(
+        "--quick", action="store_true", help="verify only the existence and sizes of objects"
+    )
+    verify.add_argument(
+        "--older-than",
+        type=seconds,
+        default=OLD_S,
+        metavar="SECONDS",
+        help="minimum age of an orphan; a younger object may still be committed "
+        f"(default: {OLD_S:.0f})",
+    )
+
+
 def run(args: argparse.Namespace) -> int:
     return run_cluster_subcommand(args)
+
+
+async def verify_objects(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int:
+    from odradek.cli import diskless_verify
+
+    return await diskless_verify.verify(args, cluster, seams)
 
 
 async def list_coordinators(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int:

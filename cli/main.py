@@ -69,7 +69,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     ),
     "diskless": (
         "odradek.cli.diskless",
-        "list coordinators, files and batches of diskless topics",
+        "list coordinators, files and batches of diskless topics, and verify objects",
     ),
     "produce": ("odradek.cli.produce", "produce records from stdin"),
     "consume": ("odradek.cli.consume", "consume records to stdout"),

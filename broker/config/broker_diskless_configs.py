@@ -1,7 +1,7 @@
 """Broker configs of diskless topics (KIP-1150, KIP-1163, KIP-1164). Apache Kafka does not have them.
 
-The names are those of KIP-1164 where it has one. The options of the object store (`diskless.storage.prefix`,
-`diskless.storage.aws_region`, …) have no rows (`storage/diskless/store_settings.py`).
+The names are those of KIP-1164 where it has one. The options of a kind of object store, such as its
+region, are properties with the prefix `diskless.storage.` and have no rows (`storage/diskless/store_settings.py`).
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A batch is validated as a log does and copied to the writer's buffer in the order of the requests. Then the
 connection handles the next requests, and sends the response when all batches of the request are committed or have
-failed, at the latest after the timeout of the request. `acks` 0, 1 and all mean the same: without a response, an error
-closes the connection.
+failed, at the latest after the timeout of the request. All values of acks mean committed: with acks=0 there is no response,
+and an error closes the connection.
 """
 
 from __future__ import annotations

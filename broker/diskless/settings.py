@@ -103,8 +103,8 @@ async def open_store(environment: NodeEnvironment) -> Objects:
 
 
 def check_other_directory(properties: Mapping[str, str], files: Files) -> None:
-    """Check that tiered storage and diskless topics do not use the same directory, because the identity of one store
-    would be taken for that of the other. Raises ValueError."""
+    """Check that tiered storage and diskless topics do not use the same directory, because the identities of both
+    stores would be equal. Raises ValueError."""
     from odradek.storage.tiered.remote_storage_settings import RemoteStorageSettings
     from odradek.storage.tiered.store_location import directory_of_store
 

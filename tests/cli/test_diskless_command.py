@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 import trio
 
-from odradek.cli import diskless
+from odradek.cli import diskless, diskless_verify
 from odradek.cli.errors import CommandFailed, WrongUsage
 from odradek.cli.main import build_parser
 from odradek.client.metadata import open_cluster
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.schemas.diskless_records import (
+    DisklessFileRemovedRecord,
     DisklessRecordsDeletedRecord,
+    DisklessTopicDeletedRecord,
 )
 from odradek.seams.real import real_seams
 from odradek.seams.tcp import TcpNetwork
@@ -43,10 +45,16 @@ class Commands:
     async def json(self, *words: str, code: int = 0) -> Any:
         return json.loads("\n".join(await self(*words, "--json", code=code)))
 
+    async def verify(self, *words: str, code: int = 0) -> Any:
+        return await self.json("verify", "--url", str(self.world.store), *words, code=code)
+
 
 @pytest.fixture
-async def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> AsyncIterator[Commands]:
+async def run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Commands]:
     """Two coordinators with three files of topic `orders`, which has four partitions."""
+    monkeypatch.setattr(diskless_verify, "SETTLE_S", 0.01)
     world = ScriptedDiskless(tmp_path / "store")
     world.store.mkdir()
     world.create("orders", 4)
@@ -167,3 +175,136 @@ async def test_batches_of_classic_topic_fail(run: Commands) -> None:
         await run("batches", "-t", "classic", "-p", "0")
     with pytest.raises(WrongUsage, match="no partition 9"):
         await run("batches", "-t", "orders", "-p", "9")
+
+
+async def test_verify_reads_every_live_batch(run: Commands) -> None:
+    found = await run.verify()
+    assert (found["partitions"], found["batches"], found["files"]) == (4, 5, 3)
+    assert (found["objects_verified"], found["problems"], found["untracked"]) == (3, [], [])
+    assert found["bytes_read"] == found["live_bytes"] > 0
+    lines = await run("verify", "--quick", "--url", str(run.world.store))
+    assert lines[-1] == "3 files, 3 with live batches, sizes verified: 0 problems, 0 orphans"
+
+
+async def test_verify_reports_missing_and_truncated_objects(run: Commands) -> None:
+    first, second, _ = keys_of(run)
+    (run.world.store / first).unlink()
+    path = run.world.store / second
+    path.write_bytes(path.read_bytes()[:-1])
+    missing, cut, _ = (await run.verify("--quick", code=1))["problems"]
+    assert missing.startswith(
+        f"{first}: the object is missing, with orders-0, offsets 0 to 2 and 2 more"
+    )
+    assert f"{second}: orders-0, offsets 4 to 5 ends after the object" in cut
+    assert len((await run.verify(code=1))["problems"]) == 4
+
+
+async def test_verify_reports_changed_byte_as_crc_error(run: Commands) -> None:
+    key = keys_of(run)[2]
+    path = run.world.store / key
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    assert (await run.verify("--quick"))["problems"] == []
+    (problem,) = (await run.verify(code=1))["problems"]
+    assert problem.startswith(f"{key}: orders-3, offsets 0 to 0: ")
+    assert "CRC" in problem or "crc" in problem
+
+
+async def test_verify_reports_orphans_that_are_old(run: Commands) -> None:
+    """D-23: an object that is younger may be committed next."""
+    now_ms = real_seams().clock.wall_ms()
+    old = f"diskless/{now_ms - 3_600_000:013d}-1-00000000-0000-0000-0000-0000000000aa"
+    recent = f"diskless/{now_ms:013d}-1-00000000-0000-0000-0000-0000000000bb"
+    for key in (old, recent, "diskless/readme"):
+        run.world.put(key, b"x" * 10)
+    found = await run.verify(code=1)
+    assert found["problems"] == []
+    assert {row["key"]: row["status"] for row in found["untracked"]} == {
+        old: "orphan",
+        recent: "recent",
+        "diskless/readme": "stray",
+    }
+    lines = await run("verify", "--url", str(run.world.store), "--older-than", "7200")
+    assert lines[-1].endswith("0 problems, 0 orphans")
+
+
+async def test_verify_ignores_object_of_file_without_live_batches(run: Commands) -> None:
+    """Its owner may delete the object at any time, and removes the file afterwards."""
+    key = keys_of(run)[1]
+    delete_records(run, 0, 6)
+    (run.world.store / key).unlink()
+    found = await run.verify()
+    assert (found["objects_verified"], found["files"]) == (2, 3)
+
+
+async def test_verify_reports_file_that_coordinators_do_not_track(run: Commands) -> None:
+    """A live batch in a file that was removed too early: its object will be an orphan."""
+    key = keys_of(run)[2]
+    run.world.states[1]._files.pop(key)
+    assert (await run.verify(code=1))["problems"] == [
+        f"{key}: no coordinator tracks the file, with orders-3, offsets 0 to 0"
+    ]
+
+
+async def test_verify_reports_gap_in_offsets(run: Commands) -> None:
+    state = run.world.states[0]
+    topic_id, _ = run.world.topics["orders"]
+    del state._partitions[topic_id, 0].batches[1]
+    problems = (await run.verify(code=1))["problems"]
+    assert any("offset 4 of" in problem and "instead of 3" in problem for problem in problems)
+    assert any("count 3 live batches, but partitions have 2" in problem for problem in problems)
+
+
+async def test_verify_while_batches_are_deleted_has_no_problems(
+    run: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A problem counts only if the batch is live afterwards."""
+    topic_id, _ = run.world.topics["orders"]
+    verified = diskless_verify.verify_object
+
+    def verify_deleted(objects: Any, file: Any, *, quick: bool) -> Any:
+        if run.world.topics.pop("orders", None):
+            for index in (0, 1):
+                run.world.apply(index, DisklessTopicDeletedRecord(topic_id=topic_id))
+                for key in {each.object_key for each in run.world.states[index].files()}:
+                    run.world.apply(index, DisklessFileRemovedRecord(object_key=key))
+            for path in (run.world.store / "diskless").iterdir():
+                path.unlink()
+        return verified(objects, file, quick=quick)
+
+    monkeypatch.setattr(diskless_verify, "verify_object", verify_deleted)
+    found = await run.verify()
+    assert (found["batches"], found["objects_verified"]) == (5, 3)
+
+
+async def test_verify_of_cluster_without_diskless_topics_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = ScriptedDiskless(tmp_path)
+    del world.states[:]
+    async with scripted_broker(world.respond) as broker:
+        world.address = broker.address
+        run = Commands(world, capsys)
+        with pytest.raises(CommandFailed, match="no topic __diskless_metadata"):
+            await run("verify", "--url", str(tmp_path))
+        assert await run("coordinators") == [
+            "the cluster has no topic __diskless_metadata: it has no diskless topics"
+        ]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "--config server.properties or --url"),
+        (("--url", "{missing}"), "does not exist"),
+        (("--url", "ftp://x"), "ftp"),
+        (("--config", "{missing}"), "missing"),
+    ],
+)
+async def test_verify_without_valid_store_is_wrong_usage(
+    run: Commands, tmp_path: Path, words: tuple[str, ...], message: str
+) -> None:
+    filled = [word.format(missing=tmp_path / "missing") for word in words]
+    with pytest.raises(WrongUsage, match=message):
+        await run("verify", *filled)

@@ -326,7 +326,7 @@ async def test_refused_append_fails_only_its_operation() -> None:
 
 
 async def test_cancelled_caller_does_not_undo_its_operation() -> None:
-    """D-17: an appended operation takes effect, whoever waits for it."""
+    """D-17: an appended operation takes effect, also if its caller stops waiting."""
     async with leading() as replica, trio.open_nursery() as nursery:
         with trio.CancelScope() as waiting:
             nursery.start_soon(_cancel_soon, waiting)
