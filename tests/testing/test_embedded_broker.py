@@ -51,6 +51,28 @@ def test_reset_deletes_topics_and_recreates_the_declared_ones() -> None:
         assert consume(broker.bootstrap, "kept", 1) == [b"remembered"]
 
 
+def test_diskless_topics_are_in_the_store(tmp_path: Path) -> None:
+    """With a directory for the store and one for the data, a later broker serves the same topics."""
+    data, objects = tmp_path / "data", tmp_path / "objects"
+    with Broker(data=data, diskless=objects) as broker:
+        broker.create_topic("t", 1, {"diskless.enable": "true"})
+        produce(broker.bootstrap, "t", [b"still here"], partition=0)
+    assert list((objects / "diskless").iterdir())
+    assert not list(data.glob("t-*"))
+    with Broker(data=data, diskless=objects) as broker:
+        assert consume(broker.bootstrap, "t", 1) == [b"still here"]
+
+
+def test_reset_deletes_diskless_topics() -> None:
+    with Broker(diskless=True) as broker:
+        for value in (b"one", b"two"):
+            broker.create_topic("t", 1, {"diskless.enable": "true"})
+            produce(broker.bootstrap, "t", [value], partition=0)
+            assert consume(broker.bootstrap, "t", 1) == [value]
+            broker.reset()
+            assert "t" not in topics(broker.bootstrap)
+
+
 def test_given_data_directory_is_kept(tmp_path: Path) -> None:
     with Broker(topics=["t"], data=tmp_path) as broker:
         produce(broker.bootstrap, "t", [b"still here"], partition=0)

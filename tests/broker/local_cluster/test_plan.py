@@ -109,6 +109,23 @@ def test_plan_without_brokers_is_rejected(brokers: int, controllers: int) -> Non
         plan(brokers, controllers)
 
 
+def test_brokers_share_the_store_of_diskless_topics() -> None:
+    made = make_plan(
+        brokers=2,
+        directory="/d",
+        new_id=lambda: "id",
+        addresses=listener_addresses(),
+        settings={"diskless.metadata.topic.num.partitions": "9"},
+        diskless="/d/objects",
+    )
+    for node in made.nodes:
+        properties = made.properties(node)
+        assert properties["diskless.storage.system.enable"] == "true"
+        assert properties["diskless.storage.url"] == "/d/objects"
+        assert properties["diskless.metadata.topic.num.partitions"] == "9"
+        assert properties["diskless.metadata.topic.replication.factor"] == "2"
+
+
 def test_plan_with_several_log_directories() -> None:
     made = make_plan(
         brokers=1,
