@@ -5,14 +5,19 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import trio
 
+from odradek.broker.apis.delete_records import delete_records
 from odradek.broker.apis.fetch import FetchResponse, fetch
+from odradek.broker.apis.list_offsets import list_offsets, offset_for_leader_epoch
+from odradek.broker.diskless.coordinator_service import DeletePosition
 from odradek.broker.diskless.log_reader import DisklessLogReader
+from odradek.broker.diskless.offset_queries import DisklessOffsets
 from odradek.broker.fetch.purgatory import CompletableFetches, fetch_timers
 from odradek.broker.fetch.session_cache import FetchSessionCache
 from odradek.broker.requests.context import RequestContext
@@ -21,7 +26,11 @@ from odradek.protocol.fetch_request_reader import FetchPartition, FetchRequest, 
 from odradek.protocol.fetch_response_writer import FetchedPartition
 from odradek.protocol.records.batch import Batch, batches
 from odradek.protocol.records.records import Record, build_batch, decode
-from odradek.protocol.schemas.diskless_apis import DisklessFindBatchesPartitionResponse
+from odradek.protocol.schemas.diskless_apis import (
+    DisklessDeleteRecordsPartitionResult,
+    DisklessFindBatchesPartitionResponse,
+    DisklessListOffsetsPartitionResponse,
+)
 from odradek.protocol.schemas.diskless_records import (
     DisklessCommittedBatch,
     DisklessCommittedPartition,
@@ -39,7 +48,7 @@ from odradek.storage.diskless import queries
 from odradek.storage.diskless.memory_state import MemoryDisklessState
 from odradek.storage.diskless.object_cache import ObjectCache
 from odradek.storage.diskless.object_key import object_key
-from odradek.storage.diskless.queries import FindPosition
+from odradek.storage.diskless.queries import FindPosition, TimestampPosition
 from odradek.storage.diskless.state import LogEntry
 from odradek.storage.diskless.wal_file import WalFile
 from odradek.testing.virtual_object_store import VirtualBucket, VirtualObjectStore
@@ -121,6 +130,48 @@ class FakeCoordinator:
         assert state is not None
         return queries.find_batches(state, positions, max_bytes=max_bytes, max_batches=max_batches)
 
+    async def list_offsets(
+        self, positions: Sequence[TimestampPosition], *, timeout_s: float = 10.0
+    ) -> Sequence[DisklessListOffsetsPartitionResponse]:
+        await trio.sleep(0.002)
+        if not self.is_available:
+            return [
+                DisklessListOffsetsPartitionResponse(
+                    partition_index=each.index, error_code=_NO_COORDINATOR
+                )
+                for each in positions
+            ]
+        return queries.list_offsets(self.leader, positions)
+
+    async def delete_records(
+        self, positions: Sequence[DeletePosition], *, timeout_s: float = 10.0
+    ) -> Sequence[DisklessDeleteRecordsPartitionResult]:
+        await trio.sleep(0.002)
+        results = []
+        for each in positions:
+            partition = self.leader.partition(each.topic_id, each.index)
+            assert partition is not None
+            offset = partition.high_watermark if each.offset == -1 else each.offset
+            code = ErrorCode.none
+            if not self.is_available:
+                code = _NO_COORDINATOR
+            elif not 0 <= offset <= partition.high_watermark:
+                code = ErrorCode.offset_out_of_range
+            else:
+                self.apply(
+                    DisklessRecordsDeletedRecord(
+                        topic_id=each.topic_id,
+                        partition_index=each.index,
+                        new_log_start_offset=offset,
+                    )
+                )
+            results.append(
+                DisklessDeleteRecordsPartitionResult(
+                    partition_index=each.index, low_watermark=offset, error_code=code
+                )
+            )
+        return results
+
 
 class DisklessNode:
     """What the fetch handler uses of a broker, with diskless topics only."""
@@ -157,7 +208,10 @@ class DisklessNode:
             replicas=SimpleNamespace(leader_throttle=None),
             completable_fetches=CompletableFetches(clock),
             fetch_timers=fetch_timers(clock),
-            diskless=SimpleNamespace(reader=self.reader),
+            diskless=SimpleNamespace(
+                reader=self.reader,
+                offsets=DisklessOffsets(self.coordinator, self.reader, self.offload),
+            ),
             metadata=self,
         )
         self.create("t", TOPIC_ID, partitions)
@@ -300,6 +354,82 @@ class DisklessNode:
         response = await fetch(request, self.context())
         assert response is not None
         return response
+
+    async def list_offsets(
+        self, wanted: Mapping[int, int], *, epoch: int = -1, replica_id: int = -1
+    ) -> dict[int, tuple[ErrorCode, int, int, int]]:
+        """ListOffsets by partition and timestamp: (error, timestamp, offset, leader epoch) of each."""
+        request = SimpleNamespace(
+            replica_id=replica_id,
+            isolation_level=0,
+            topics=[
+                SimpleNamespace(
+                    name="t",
+                    partitions=[
+                        SimpleNamespace(
+                            partition_index=index, timestamp=timestamp, current_leader_epoch=epoch
+                        )
+                        for index, timestamp in wanted.items()
+                    ],
+                )
+            ],
+        )
+        response = await list_offsets(request, self.context(10))
+        (topic,) = response["topics"]
+        return {
+            each["partition_index"]: (
+                each["error_code"],
+                each["timestamp"],
+                each["offset"],
+                each.get("leader_epoch", -1),
+            )
+            for each in topic["partitions"]
+        }
+
+    async def delete_before(self, wanted: Mapping[int, int]) -> dict[int, tuple[ErrorCode, int]]:
+        """DeleteRecords by partition and offset: (error, low watermark) of each."""
+        request = SimpleNamespace(
+            timeout=timedelta(seconds=5),
+            topics=[
+                SimpleNamespace(
+                    name="t",
+                    partitions=[
+                        SimpleNamespace(partition_index=index, offset=offset)
+                        for index, offset in wanted.items()
+                    ],
+                )
+            ],
+        )
+        response = await delete_records(request, self.context(2))
+        return {
+            each["partition_index"]: (each["error_code"], each["low_watermark"])
+            for topic in response["topics"]
+            for each in topic["partitions"]
+        }
+
+    async def epoch_ends(
+        self, wanted: Mapping[int, int], *, epoch: int = -1
+    ) -> dict[int, tuple[ErrorCode, int, int]]:
+        """OffsetForLeaderEpoch by partition and epoch: (error, epoch, end offset) of each."""
+        request = SimpleNamespace(
+            topics=[
+                SimpleNamespace(
+                    topic="t",
+                    partitions=[
+                        SimpleNamespace(
+                            partition=index, leader_epoch=asked, current_leader_epoch=epoch
+                        )
+                        for index, asked in wanted.items()
+                    ],
+                )
+            ]
+        )
+        response = await offset_for_leader_epoch(request, self.context(4))
+        return {
+            each["partition"]: (each["error_code"], each["leader_epoch"], each["end_offset"])
+            for topic in response["topics"]
+            for each in topic["partitions"]
+        }
 
     def context(self, version: int = VERSION) -> RequestContext:
         unused: Any = None
