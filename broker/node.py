@@ -452,6 +452,8 @@ class Node:
             await self._stop_requested.wait()
             with self._quorum_availability.cancel_without_majority(nursery):
                 await lifecycle.shut_down()
+                if self.services.diskless is not None:
+                    await self.services.diskless.writer.close()
             nursery.cancel_scope.cancel()
 
     async def _wait_for_cluster(self, what: str, wait: Callable[[], Awaitable[None]]) -> None:

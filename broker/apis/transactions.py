@@ -139,6 +139,8 @@ def _check_partition(
     topic = ctx.services.metadata.image.topics_by_name.get(partition.topic)
     if topic is None or partition.partition not in topic.partitions:
         return ErrorCode.unknown_topic_or_partition
+    if topic.is_diskless:  # without transactions; producers can abort after this error
+        return ErrorCode.invalid_topic_exception
     return NO_ERROR
 
 

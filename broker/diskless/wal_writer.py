@@ -261,6 +261,8 @@ class WalWriter:
             while self._buffer or self._files:
                 self._space = trio.Event()
                 await self._space.wait()
+        for _ in range(2):  # the connections send the responses
+            await trio.lowlevel.checkpoint()
         if limit.cancelled_caught:
             log.warning(
                 "%d bytes of diskless topics are not committed at shutdown", self.buffered_bytes
