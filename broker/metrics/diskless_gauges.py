@@ -1,4 +1,5 @@
-"""Gauges of diskless topics: the coordinators that this broker leads.
+"""Gauges of diskless topics: the coordinators that this broker leads, and what its writer, its reader and the background
+work of its coordinators have done.
 
 The state of a coordinator is on the disk: it is read before each collection, for all coordinators at the same time and
 with a time limit. A coordinator that does not respond has no values.
@@ -30,6 +31,42 @@ OF_COORDINATORS: Final[Mapping[str, Callable[[StateCounts], int]]] = {
     "DisklessFilesToDelete": lambda counts: counts.files_to_delete,
     "DisklessStateBytes": lambda counts: max(0, counts.state_bytes),
 }
+OF_BROKER: Final[Mapping[str, Callable[[Diskless], Value | None]]] = {
+    "DisklessFilesWrittenPerSec": lambda diskless: diskless.writer.statistics.files,
+    "DisklessBytesWrittenPerSec": lambda diskless: diskless.writer.statistics.file_bytes,
+    "DisklessBatchesCommittedPerSec": lambda diskless: diskless.writer.statistics.batches,
+    "DisklessDuplicateBatchesPerSec": lambda diskless: diskless.writer.statistics.duplicates,
+    "DisklessFailedBatchesPerSec": lambda diskless: diskless.writer.statistics.failed_batches,
+    "DisklessUploadRetriesPerSec": lambda diskless: diskless.writer.statistics.upload_retries,
+    "DisklessFailedUploadsPerSec": lambda diskless: diskless.writer.statistics.failed_uploads,
+    "DisklessCommitRetriesPerSec": lambda diskless: diskless.writer.statistics.commit_retries,
+    "DisklessFailedCommitsPerSec": lambda diskless: diskless.writer.statistics.failed_commits,
+    "DisklessCoordinatorRequestsPerSec": lambda diskless: diskless.requests.sent,
+    "DisklessBufferedBytes": lambda diskless: diskless.writer.buffered_bytes,
+    "upload-time-avg": lambda diskless: diskless.writer.statistics.upload_ms.average,
+    "upload-time-max": lambda diskless: diskless.writer.statistics.upload_ms.maximum,
+    "commit-time-avg": lambda diskless: diskless.writer.statistics.commit_ms.average,
+    "commit-time-max": lambda diskless: diskless.writer.statistics.commit_ms.maximum,
+    "append-time-avg": lambda diskless: diskless.writer.statistics.append_ms.average,
+    "append-time-max": lambda diskless: diskless.writer.statistics.append_ms.maximum,
+    "DisklessObjectReadsPerSec": lambda diskless: diskless.reader.batches.gets,
+    "DisklessObjectReadBytesPerSec": lambda diskless: diskless.reader.batches.get_bytes,
+    "DisklessFailedObjectReadsPerSec": lambda diskless: diskless.reader.batches.failed_gets,
+    "DisklessCacheHitsPerSec": lambda diskless: diskless.cache.hits,
+    "DisklessCacheMissesPerSec": lambda diskless: diskless.cache.misses,
+    "DisklessCacheBytes": lambda diskless: diskless.cache.size_bytes,
+    "DisklessFilesHandedOverPerSec": lambda diskless: diskless.maintenance.file_workers.counts[
+        "handed-over"
+    ],
+    "DisklessFilesDeletedPerSec": lambda diskless: diskless.maintenance.file_workers.counts[
+        "deleted"
+    ],
+    "DisklessFilesTakenOverPerSec": lambda diskless: diskless.maintenance.file_workers.counts[
+        "taken-over"
+    ],
+    "DisklessOrphansDeletedPerSec": lambda diskless: diskless.maintenance.orphan_scan.deleted,
+}
+"""Values of the broker. Averages and maxima are None without a value in the last minute."""
 OLDEST_FILE: Final = "DisklessOldestFileAgeMs"
 UNAPPLIED: Final = "DisklessUnappliedRecords"
 
@@ -41,6 +78,15 @@ FindDiskless = Callable[[], "Diskless | None"]
 def register(metrics: Metrics, diskless: FindDiskless) -> None:
     """Register all gauges of diskless topics."""
     _CoordinatorGauges(diskless).register(metrics)
+    for name, value in OF_BROKER.items():
+        metrics.source(name, partial(_of_broker, diskless, value))
+
+
+def _of_broker(diskless: FindDiskless, value: Callable[[Diskless], Value | None]) -> Numbers:
+    found = diskless()
+    number = None if found is None else value(found)
+    if number is not None:
+        yield (), number
 
 
 class _CoordinatorGauges:

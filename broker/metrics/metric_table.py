@@ -98,6 +98,24 @@ def _of_diskless_coordinators(name: str, help: str) -> Metric:
     return Metric(mbean, Kind.GAUGE, help, ("coordinator",), called=f"Diskless{name}")
 
 
+def _of_diskless(type: str, name: str, help: str) -> Metric:
+    kind = Kind.METER if name.endswith("PerSec") else Kind.GAUGE
+    called = name if "-" in name else f"Diskless{name}"
+    return Metric(MBean("kafka.server", type, name), kind, help, called=called)
+
+
+def _of_diskless_writer(name: str, help: str) -> Metric:
+    return _of_diskless("DisklessWriter", name, help)
+
+
+def _of_diskless_reader(name: str, help: str) -> Metric:
+    return _of_diskless("DisklessReader", name, help)
+
+
+def _of_diskless_files(name: str, help: str) -> Metric:
+    return _of_diskless("DisklessFiles", name, help)
+
+
 def _of_quorum(name: str, help: str) -> Metric:
     return _gauge("kafka.server", "raft-metrics", name, help)
 
@@ -211,6 +229,33 @@ DISKLESS: tuple[Metric, ...] = (
     _of_diskless_coordinators("OldestFileAgeMs", "Time since the upload of the oldest file that the coordinator tracks, in ms; 0 without files."),
     _of_diskless_coordinators("StateBytes", "Size of the coordinator's state on this broker in bytes."),
     _of_diskless_coordinators("UnappliedRecords", "Records of the coordinator's partition of __diskless_metadata that are not applied to its state yet."),
+    _of_diskless_writer("FilesWrittenPerSec", "WAL files that this broker has uploaded and committed."),
+    _of_diskless_writer("BytesWrittenPerSec", "Bytes of these files."),
+    _of_diskless_writer("BatchesCommittedPerSec", "Batches that this broker has committed, without duplicates."),
+    _of_diskless_writer("DuplicateBatchesPerSec", "Batches that a producer had sent before."),
+    _of_diskless_writer("FailedBatchesPerSec", "Batches that were not committed."),
+    _of_diskless_writer("UploadRetriesPerSec", "Uploads that were retried."),
+    _of_diskless_writer("FailedUploadsPerSec", "Uploads that failed in all attempts: their batches were not committed."),
+    _of_diskless_writer("CommitRetriesPerSec", "Commits that were sent again, because a coordinator did not respond or moved."),
+    _of_diskless_writer("FailedCommitsPerSec", "Commits without a response in time: their batches may have been committed."),
+    _of_diskless_writer("CoordinatorRequestsPerSec", "Requests of this broker to coordinators on other brokers."),
+    _of_diskless_writer("BufferedBytes", "Bytes of produced batches that are not committed yet."),
+    _of_diskless_writer("upload-time-avg", "Average time of an upload in ms, with its retries, over the last minute."),
+    _of_diskless_writer("upload-time-max", "Maximum time of an upload in ms, with its retries, over the last minute."),
+    _of_diskless_writer("commit-time-avg", "Average time of a commit in ms, with its retries, over the last minute."),
+    _of_diskless_writer("commit-time-max", "Maximum time of a commit in ms, with its retries, over the last minute."),
+    _of_diskless_writer("append-time-avg", "Average time from the first batch of a file to its commit in ms, over the last minute."),
+    _of_diskless_writer("append-time-max", "Maximum time from the first batch of a file to its commit in ms, over the last minute."),
+    _of_diskless_reader("ObjectReadsPerSec", "Reads from the object store for consumers; each reads one range of an object."),
+    _of_diskless_reader("ObjectReadBytesPerSec", "Bytes read from the object store for consumers."),
+    _of_diskless_reader("FailedObjectReadsPerSec", "Failed reads from the object store, also of objects that were deleted."),
+    _of_diskless_reader("CacheHitsPerSec", "Batches that were read from the object cache."),
+    _of_diskless_reader("CacheMissesPerSec", "Batches that were not in the object cache."),
+    _of_diskless_reader("CacheBytes", "Bytes in the object cache."),
+    _of_diskless_files("FilesHandedOverPerSec", "Files that this broker's coordinators have handed over to the next owner."),
+    _of_diskless_files("FilesDeletedPerSec", "Files whose objects this broker's coordinators have deleted."),
+    _of_diskless_files("FilesTakenOverPerSec", "Files that this broker's coordinators have taken over, because the commits to the preceding owners had failed."),
+    _of_diskless_files("OrphansDeletedPerSec", "Objects that no coordinator tracks and that this broker has deleted."),
 )
 # fmt: on
 

@@ -73,9 +73,12 @@ Configure alerts for these metrics:
 - with tiered storage, `kafka_log_remote_remotelogmanager_remotestoreunavailable`
 - with tiered storage, growth of `sum(kafka_server_brokertopicmetrics_remotecopylagbytes)`: segments that are not copied
   fill the local disks
+- with diskless topics, growth of `kafka_server_disklesswriter_faileduploads_total` and
+  `kafka_server_disklesswriter_failedcommits_total`, and of `kafka_server_disklesscoordinator_filestodelete`: the object
+  store does not delete objects
 
-The metrics of tiered storage exist only on nodes with tiered storage, and the metrics of the controller only on
-controllers. Without an endpoint, the broker keeps no counters. With an endpoint, each appended or fetched batch
+The metrics of tiered storage exist only on nodes with tiered storage, those of diskless topics only on brokers with
+diskless topics, and the metrics of the controller only on controllers. Without an endpoint, the broker keeps no counters. With an endpoint, each appended or fetched batch
 increments a few counters, and sums are computed when Prometheus reads the metrics.
 """
 

@@ -254,8 +254,15 @@ class _ReplicaGauges:
             if number % PARTITIONS_PER_STEP == 0:
                 await trio.lowlevel.checkpoint()
         for topic, traffic in past_by_topic.items():
+            if topic not in by_topic and self._is_diskless(topic):
+                by_topic[topic] = PartitionTraffic()
             by_topic.get(topic, past).add(traffic)
         self._counts, self._traffic, self._past = counts, by_topic, past
+
+    def _is_diskless(self, topic: str) -> bool:
+        """Whether the topic is diskless: its traffic counts although this broker has no partition of it."""
+        image = self._metadata.image.topic(topic)
+        return image is not None and image.is_diskless
 
     def _of_leader(self, partition: Partition) -> Iterator[str]:
         """Names of the counts that include this partition, as its leader in the current image."""

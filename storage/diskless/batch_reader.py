@@ -206,17 +206,14 @@ class BatchReader:
         nursery: Callable[[], trio.Nursery],
         *,
         gets_max: int = GETS_MAX,
-        get_done: Callable[[int], None] = lambda size_bytes: None,
-        get_failed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`get_done` is called with the size in bytes of every successful GET, `get_failed` after a failed one."""
         self._objects = objects
         self._offload = offload
         self.cache = cache
         self._nursery = nursery
         self._gets = trio.CapacityLimiter(gets_max)
-        self._get_done = get_done
-        self._get_failed = get_failed
+        self.gets = self.get_bytes = self.failed_gets = 0
+        """Successful GETs with their bytes, and failed GETs, since the start."""
         self._running: dict[str, list[_Get]] = {}
         self._logged: dict[tuple[str, int], None] = {}
         self._containment: Containment[str] = Containment(
@@ -359,11 +356,11 @@ class BatchReader:
                 _get_checked, self._objects, plan, lane=OBJECTS_LANE
             )
         except ObjectMissing:
-            self._get_failed()
+            self.failed_gets += 1
             get.error = ObjectNotFound("the object does not exist")
             return
         except ObjectsUnavailable as error:
-            self._get_failed()
+            self.failed_gets += 1
             get.error = ObjectUnavailable(str(error))
             if not self._is_unavailable:
                 self._is_unavailable = True
@@ -376,7 +373,8 @@ class BatchReader:
         if self._is_unavailable:
             self._is_unavailable = False
             _logger.info("The object store of diskless topics responds again")
-        self._get_done(len(data))
+        self.gets += 1
+        self.get_bytes += len(data)
         get.faults = faults
         if faults:
             read = CachedRange(plan.key, plan.start, memoryview(data), is_checked=False)
