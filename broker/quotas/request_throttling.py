@@ -5,6 +5,9 @@ Recorded are the bytes of Produce requests and Fetch responses, and the time in 
 event loop, as a percentage of time. Requests of brokers are exempt. The active controller enforces the
 controller mutation quota (`partition_mutation_quota.py`); its throttle time is applied here.
 
+A Produce request to a diskless topic is recorded when its batches are buffered. If it is not throttled, its
+response waits for the commit while the connection handles the next requests.
+
 A fetch that exceeds its quota returns its records and then mutes the connection; Kafka returns no records and
 lets the client retry. The average rate is the same.
 """
@@ -18,6 +21,8 @@ from functools import cache
 from struct import Struct
 from types import coroutine
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+import trio
 
 from odradek.broker.quotas.client_quotas import ClientQuotas
 from odradek.broker.quotas.partition_mutation_quota import STRICT_SINCE
@@ -35,7 +40,7 @@ from odradek.seams.clock import Clock
 from odradek.seams.files import Buffer, FileSlice
 
 if TYPE_CHECKING:
-    from odradek.broker.requests.context import RequestContext
+    from odradek.broker.requests.context import DeferredResponse, RequestContext
     from odradek.broker.requests.route import Route
 
 T = TypeVar("T")
@@ -49,16 +54,29 @@ async def respond_within(
 ) -> tuple[Any, int]:
     """Handle a request; returns the encoded body (None without a response) and the throttle time in ms."""
     clock = ctx.services.seams.clock
-    ctx.connection = None  # the response must be recorded before it is sent
+    connection, ctx.connection = ctx.connection, None  # it is recorded before it is sent
+    deferral: _Deferral | None = None
+    if ctx.api is apis.PRODUCE and ctx.services.diskless is not None and connection is not None:
+        ctx.connection = deferral = _Deferral()
     user, client_id = ctx.principal.partition(":")[2], ctx.client_id or ""
     meter = _Meter(clock)
     handled = cast("Coroutine[Any, Any, Any]", route.handler(request, ctx))
     values = await meter.run(handled)
+    response = None if deferral is None else deferral.response
     if ctx.api in FREE or _is_follower(ctx.api, request):
         return None if values is None else await write_in_steps(route, values, ctx), 0
     now_ms, wait_ms = monotonic_ms(clock), wait_by_controller(ctx.api, values)
     if ctx.api is apis.PRODUCE:
         wait_ms = quotas.record(PRODUCER_BYTE_RATE, user, client_id, request_bytes, now_ms)
+    if response is not None and connection is not None:
+        if quotas.limits(REQUEST_PERCENTAGE):
+            percent = meter.busy_seconds * 100
+            waits = quotas.record(REQUEST_PERCENTAGE, user, client_id, percent, now_ms)
+            wait_ms = max(wait_ms, waits)
+        if wait_ms:
+            return await _respond_throttled(response, route, wait_ms, ctx)
+        await connection.respond_when_done(ctx, response)
+        return None, 0
     # acks=0 has no response with a throttle time, and Kafka records no request time
     if values is None:
         return None, wait_ms
@@ -76,6 +94,45 @@ async def respond_within(
     # throttle_time_ms is the first field in every supported version
     _THROTTLE.pack_into(head, 0, wait_ms)
     return [head, *parts[1:]], wait_ms
+
+
+class _Deferral:
+    """Takes the response that a handler defers, in place of the connection."""
+
+    def __init__(self) -> None:
+        self.response: DeferredResponse | None = None
+
+    async def respond_when_done(self, ctx: RequestContext, response: DeferredResponse) -> None:
+        self.response = response
+
+    def respond_nowait(self, ctx: RequestContext, values: Any) -> None:
+        raise AssertionError("only fetches respond in another task")
+
+    async def wait_for_next_request(self) -> None:
+        return
+
+    def wake(self) -> None:
+        return
+
+
+async def _respond_throttled(
+    response: DeferredResponse, route: Route, wait_ms: int, ctx: RequestContext
+) -> tuple[Any, int]:
+    """Wait until a deferred response is done; the connection reads no further request meanwhile. Returns the body and the
+    rest of the throttle time."""
+    began_ms = monotonic_ms(ctx.services.seams.clock)
+    await ctx.flush()
+    done = trio.Event()
+    response.on_done(done.set)
+    if not response.is_done:
+        with trio.move_on_at(response.deadline):
+            await done.wait()
+    values = response.values()
+    left_ms = max(0, wait_ms - (monotonic_ms(ctx.services.seams.clock) - began_ms))
+    if values is None:
+        return None, left_ms
+    throttled = _with_throttle_time(ctx.api, values, wait_ms)
+    return await write_in_steps(route, throttled, ctx), left_ms
 
 
 def fetch_bytes_max(ctx: RequestContext) -> float:

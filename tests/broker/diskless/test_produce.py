@@ -16,12 +16,14 @@ from odradek.protocol.framing import read_response_header
 from odradek.protocol.records.batch import batches
 from odradek.protocol.records.compression import LZ4
 from odradek.testing import Broker
+from tests.support.client_quotas import set_client_quotas
 from tests.support.produce_requests import (
     PRODUCE_VERSION,
     produce_batch,
     produce_transactionally,
     produce_values,
 )
+from tests.support.raw_client import RawClient
 from tests.support.raw_requests import (
     ask,
     connect,
@@ -309,6 +311,32 @@ def test_batch_for_another_topic_config_is_compressed_again(broker: Broker) -> N
     assert diskless is not None
     stored = [diskless.objects.get(each.key) for each in diskless.objects.list("diskless")]
     assert any(each.compression == LZ4 for data in stored for each in batches(memoryview(data)))
+
+
+def test_requests_within_quotas_overlap_and_throttled_ones_have_the_throttle_time() -> None:
+    values = produce_values("d", batch_of_size(10_000), timeout_ms=10_000)
+
+    def send(broker: Broker, count: int) -> tuple[list[int], float]:
+        """Throttle times in ms of requests in a row, and the seconds until the last response."""
+        with connect(broker) as sock:
+            started = time.monotonic()
+            sock.sendall(b"".join(frame(number, values) for number in range(count)))
+            responses = [receive_frame(sock) for _ in range(count)]
+            seconds = time.monotonic() - started
+        assert [each[:4] for each in responses] == [struct.pack(">i", n) for n in range(count)]
+        assert all(results(each)[0][0] is ErrorCode.none for each in responses)
+        return [int.from_bytes(each[-5:-1], "big") for each in responses], seconds
+
+    with Broker(diskless=True) as broker:
+        broker.create_topic("d", 1, DISKLESS)
+        with RawClient(broker.bootstrap) as client:
+            set_client_quotas(client, producer_byte_rate=10_000_000)
+            throttled_ms, seconds = send(broker, 10)
+            assert not any(throttled_ms)
+            assert seconds < 4 * INTERVAL_SECONDS
+            set_client_quotas(client, producer_byte_rate=10_000)
+            throttled_ms, seconds = send(broker, 3)
+            assert any(throttled_ms)
 
 
 def test_shutdown_commits_what_is_buffered() -> None:
