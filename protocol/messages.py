@@ -15,7 +15,13 @@ from typing import Any, cast
 
 from odradek.protocol.apis import APIS, DISKLESS_APIS, PRIVATE_APIS
 from odradek.protocol.codec.reading import MAX_ELEMENTS, compile_reader, compile_steps_reader
-from odradek.protocol.codec.structure import Structure, kio_structure, record_structure
+from odradek.protocol.codec.structure import (
+    FieldPlan,
+    Structure,
+    kio_structure,
+    record_structure,
+    with_tagged_field,
+)
 from odradek.protocol.codec.writing import Encoded as Encoded
 from odradek.protocol.codec.writing import Repeated as Repeated
 from odradek.protocol.codec.writing import compile_item_writer, compile_steps_writer, compile_writer
@@ -26,6 +32,10 @@ REQUEST_ELEMENTS_MAX = 1 << 17
 
 An element may cost its handler 25 µs on the loop and 1 kB of memory.
 """
+
+RACK_OF_CLIENT = FieldPlan("rack", "string", None, nullable=True, tag=21_640)
+"""Private tagged field of a Metadata request (`preferred_brokers.py`)."""
+_METADATA = 3
 
 _Read = Callable[[memoryview, int], Any]
 _Write = Callable[[Any], bytes]
@@ -61,8 +71,9 @@ def read_request_in_steps(
     """Read a long request as `read_request` does, in a generator that yields after every few array elements."""
     read = _steps_readers.get((api_key, version))
     if read is None:
-        structure = _structure_of(load(api_key, version, "request"))
-        read = compile_steps_reader(structure, elements_max=REQUEST_ELEMENTS_MAX)
+        read = compile_steps_reader(
+            _request_structure(api_key, version), elements_max=REQUEST_ELEMENTS_MAX
+        )
         _steps_readers[api_key, version] = read
     return read(view, offset)
 
@@ -131,7 +142,9 @@ def _reader(api_key: int, version: int, direction: str) -> _Read:
     read = _readers.get((api_key, version, direction))
     if read is None:
         read = compile_reader(
-            _structure_of(load(api_key, version, direction)),
+            _request_structure(api_key, version)
+            if direction == "request"
+            else structure_of(api_key, version, direction),
             exact=False,
             elements_max=REQUEST_ELEMENTS_MAX if direction == "request" else MAX_ELEMENTS,
         )
@@ -142,9 +155,22 @@ def _reader(api_key: int, version: int, direction: str) -> _Read:
 def _writer(api_key: int, version: int, direction: str) -> _Write:
     write = _writers.get((api_key, version, direction))
     if write is None:
-        write = compile_writer(_structure_of(load(api_key, version, direction)))
+        write = compile_writer(structure_of(api_key, version, direction))
         _writers[api_key, version, direction] = write
     return write
+
+
+def structure_of(api_key: int, version: int, direction: str) -> Structure:
+    """The structure of a message of Apache Kafka. `direction` is "request" or "response"."""
+    return _structure_of(load(api_key, version, direction))
+
+
+def _request_structure(api_key: int, version: int) -> Structure:
+    """The structure of a request that is read, with private tagged fields."""
+    structure = structure_of(api_key, version, "request")
+    if api_key == _METADATA and structure.flexible:
+        return with_tagged_field(structure, RACK_OF_CLIENT)
+    return structure
 
 
 def _structure_of(entity_type: type[Any]) -> Structure:

@@ -8,7 +8,7 @@ in the background and the client retries; here the response already has the topi
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -62,11 +62,17 @@ async def metadata(request: Any, ctx: RequestContext) -> Mapping[str, Any]:
     everything = requested is None or (ctx.api_version == 0 and not requested)
     if not everything and _is_invalid(requested, ctx.api_version):
         return _refused(requested)
-    topics = await (_all_topics(ctx) if everything else _requested_topics(request, ctx))
+    topics: Sequence[Any] = await (
+        _all_topics(ctx) if everything else _requested_topics(request, ctx)
+    )
     if field(request, "include_topic_authorized_operations", False):
         async for values in in_steps(topics, ctx):
             if values["error_code"] not in _WITHOUT_OPERATIONS:
                 values["topic_authorized_operations"] = topic_operations(ctx, values["name"])
+    if (rack := field(request, "rack")) is not None:
+        from odradek.broker.diskless.client_view import encode_with_preferred_brokers
+
+        topics = await encode_with_preferred_brokers(topics, rack, ctx)
     return {**_cluster(request, ctx), "topics": topics}
 
 

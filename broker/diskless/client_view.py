@@ -10,9 +10,11 @@ The assignment is computed once for each change of brokers or coordinators.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, cast
 
+from odradek.broker.requests.steps import in_steps
+from odradek.protocol.messages import Encoded
 from odradek.protocol.topics import DISKLESS_METADATA
 from odradek.replication.controller.image import BrokerImage, MetadataImage, TopicImage
 from odradek.replication.diskless.produce_gateways import (
@@ -66,11 +68,43 @@ def leaders_of_topic(
 
     `reachable` are the live brokers with the client's listener.
     """
+    rack = rack_of_client(ctx.client_id)
+    return choose_leaders(topic, _gateways(ctx, image), rack, reachable)
+
+
+def _gateways(ctx: RequestContext, image: MetadataImage) -> ProduceGateways:
     derived = ctx.services.config.derived
     cache = derived.get(GatewayCache)
     if cache is None:
         cache = derived[GatewayCache] = GatewayCache()
-    return choose_leaders(topic, cache.of(image), rack_of_client(ctx.client_id), reachable)
+    return cast(GatewayCache, cache).of(image)
+
+
+async def encode_with_preferred_brokers(
+    topics: Sequence[dict[str, Any]], rack: str, ctx: RequestContext
+) -> Encoded:
+    """Encode the topics of a Metadata response with all gateways of each diskless partition in the client's rack.
+
+    Without a rack, or in a rack without brokers, they are those of all racks.
+    """
+    from odradek.protocol.preferred_brokers import metadata_topic_writer
+
+    image = ctx.services.metadata.image
+    gateways, write = _gateways(ctx, image), metadata_topic_writer(ctx.api_version)
+    encoded = Encoded()
+    async for values in in_steps(topics, ctx):
+        topic = image.topics_by_name.get(values["name"])
+        if topic is not None and topic.is_diskless:
+            for each in values["partitions"]:
+                partition = topic.partitions.get(each["partition_index"])
+                if partition is not None:
+                    each["preferred_produce_brokers"] = [
+                        broker
+                        for broker in gateways.of(partition.diskless_coordinator, rack or None)
+                        if image.brokers[broker].endpoint(ctx.endpoint.name) is not None
+                    ]
+        encoded.append(write(values))
+    return encoded
 
 
 def choose_leaders(

@@ -192,6 +192,31 @@ def record_structure(
     return _structure(record_type, flexible, plans, tuple(absent), lambda names: names)
 
 
+def with_tagged_field(structure: Structure, field: FieldPlan) -> Structure:
+    """The structure for a reader with one tagged field more, for which its entities have one slot more.
+
+    The entities are equal to those without the field if the other fields are equal.
+    """
+    base = structure.entity_type
+    names = structure.names
+
+    def is_equal(entity: Any, other: object) -> bool:
+        return isinstance(other, base) and all(
+            getattr(entity, name) == getattr(other, name) for name in names
+        )
+
+    members = {"__slots__": (field.name,), "__module__": base.__module__, "__eq__": is_equal}
+    entity_type = type(base.__name__, (base,), members)
+    return Structure(
+        entity_type=entity_type,
+        flexible=structure.flexible,
+        plain=structure.plain,
+        tagged=(*structure.tagged, field),
+        absent=structure.absent,
+        unknown_names=lambda names: structure.unknown_names(names - {field.name}),
+    )
+
+
 def _structure(
     entity_type: type[Any],
     flexible: bool,

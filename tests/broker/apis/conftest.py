@@ -37,7 +37,15 @@ class Client:
 
     async def ask(self, api: apis.Api, version: int, **values: Any) -> Any:
         """Send a request and return the response as kio's entity."""
-        frame = memoryview(messages.write_request(api.key, version, values))
+        response = await self.ask_raw(api, version, **values)
+        return messages.read_response(api.key, version, memoryview(response))
+
+    async def ask_raw(
+        self, api: apis.Api, version: int, *, tags: bytes = b"", **values: Any
+    ) -> bytes:
+        """Send a request and return the bytes of the response. `tags` are the request's tagged fields."""
+        request = messages.write_request(api.key, version, values)
+        frame = memoryview(request[:-1] + tags if tags else request)
         ctx = RequestContext(
             self.broker,
             api,
@@ -54,7 +62,7 @@ class Client:
         request = route.read(api.key, version, frame, 0)
         response = route.write(api.key, version, await route.handler(request, ctx))
         assert isinstance(response, bytes)
-        return messages.read_response(api.key, version, memoryview(response))
+        return response
 
     async def _flush(self) -> None:
         pass

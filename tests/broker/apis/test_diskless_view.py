@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from typing import Any
 
 import pytest
 
 from odradek.broker.diskless.client_view import GatewayCache, choose_leaders, rack_of_client
-from odradek.protocol import apis
+from odradek.protocol import apis, messages
 from odradek.replication.controller.broker_fencing import fence_broker
 from odradek.replication.diskless.produce_gateways import assign_gateways
 
@@ -134,6 +135,58 @@ async def test_partitions_of_a_coordinator_use_all_its_gateways(client: Any) -> 
         coordinator = topic.partitions[index].diskless_coordinator
         per_coordinator.setdefault(coordinator, set()).add(leader)
     assert [len(each) for each in per_coordinator.values()] == [4] * 4
+
+
+def preferred_brokers(response: bytes) -> list[tuple[int, ...]]:
+    """Values of the tagged fields 21640 in a response: number of bytes, number of brokers plus 1, broker ids."""
+    found = []
+    for rest in response.split(bytes.fromhex("0188a901"))[1:]:
+        count = rest[1] - 1
+        assert rest[0] == 1 + 4 * count
+        found.append(struct.unpack(f">{count}i", rest[2 : 2 + 4 * count]))
+    return found
+
+
+@pytest.mark.parametrize("version", range(9, 14))
+async def test_metadata_has_preferred_brokers_for_clients_that_ask_d24(
+    client: Any, version: int
+) -> None:
+    """Three brokers in three racks: each coordinator has one gateway in each rack."""
+    client.broker.register(2)
+    client.broker.register(3)
+    await client.create("events", 2, diskless_enable="true")
+    await client.create("orders")
+    wanted = {"topics": None, "allow_auto_topic_creation": False}
+
+    async def ask(rack: str | None) -> bytes:
+        tags = b"" if rack is None else rack_tag(rack)
+        response: bytes = await client.ask_raw(apis.METADATA, version, tags=tags, **wanted)
+        return response
+
+    assert preferred_brokers(await ask("rack-2")) == [(2,), (2,)]
+    assert preferred_brokers(await ask("")) == [(1, 2, 3), (1, 2, 3)]
+    assert preferred_brokers(await ask("elsewhere")) == [(1, 2, 3), (1, 2, 3)]
+    assert preferred_brokers(await ask(None)) == []
+    plain, extended = [
+        messages.read_response(3, version, memoryview(each))
+        for each in (await ask(None), await ask("rack-1"))
+    ]
+    assert plain == extended
+
+
+def rack_tag(rack: str) -> bytes:
+    """Section of one tagged field: tag 21640, its size, and the rack as a compact string."""
+    text = rack.encode()
+    return bytes.fromhex("0188a901") + bytes([len(text) + 1, len(text) + 1]) + text
+
+
+def test_request_with_rack_equals_request_without() -> None:
+    plain = messages.write_request(3, 13, {"topics": None})
+    with_rack = messages.read_request(3, 13, memoryview(plain[:-1] + rack_tag("r1")))
+    without = messages.read_request(3, 13, memoryview(plain))
+    assert (with_rack.rack, without.rack) == ("r1", None)
+    assert with_rack == without
+    assert messages.write_request(3, 13, with_rack) == plain
 
 
 @pytest.mark.parametrize(
