@@ -305,6 +305,7 @@ class DisklessCoordinator:
         machine = CoordinatorStateMachine(
             self.coordinator_id,
             producer_expiration_ms=self._environment.producer_expiration_ms,
+            elected_ms=self.now_ms(),
         )
         self._leadership = Leadership(self._leading_since, end, machine, end - 1)
 

@@ -19,7 +19,7 @@ The machine keeps heads: the part of the state that decisions need. A head that 
 in memory until the operation is applied, because the state does not have the change before. Other heads are a cache
 of limited size. This is correct because nothing but the operations of this machine changes the state while
 its broker leads the partition of `__diskless_metadata`. For the same reason the results do not depend on when pending
-operations are applied.
+operations are applied. Each leadership has a machine of its own.
 """
 
 from __future__ import annotations
@@ -267,6 +267,44 @@ class Heads(Generic[K, V]):
         self._heads.clear()
 
 
+class YoungFiles:
+    """Files that can still be committed, and that this leader has committed.
+
+    Another file that was uploaded long enough after the election is certainly unknown: its commit need not read the state.
+    Twice the commit window covers the differences of the clocks of the uploader and of the previous leader,
+    because a file is refused if its upload time is later than the current time by more than the window.
+    """
+
+    __slots__ = ("_committed", "_elected_ms", "_margin_ms")
+
+    def __init__(self, elected_ms: int | None, window_ms: int) -> None:
+        """`elected_ms` is the time of the election; None if every file may be known."""
+        self._elected_ms = elected_ms
+        self._margin_ms = 2 * window_ms
+        self._committed: dict[str, int] = {}
+        """Time of the first operation on each file."""
+
+    def is_unknown(self, object_key: str) -> bool:
+        """Whether the state certainly does not have the file, unless the file is too old to be committed."""
+        if self._elected_ms is None or object_key in self._committed:
+            return False
+        try:
+            uploaded_ms, _ = parse_object_key(object_key)
+        except ValueError:
+            return False
+        return uploaded_ms > self._elected_ms + self._margin_ms
+
+    def add(self, object_keys: Iterable[str], now_ms: int) -> None:
+        committed = self._committed
+        for key in object_keys:
+            committed.setdefault(key, now_ms)
+        while committed:
+            oldest = next(iter(committed))
+            if now_ms - committed[oldest] <= self._margin_ms:
+                return
+            del committed[oldest]
+
+
 class CoordinatorStateMachine:
     """Decisions of the coordinator `coordinator_id`, the leader of that partition of `__diskless_metadata`."""
 
@@ -277,7 +315,9 @@ class CoordinatorStateMachine:
         commit_window_ms: int = COMMIT_WINDOW_MS,
         producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
         heads_max: int = HEADS_MAX,
+        elected_ms: int | None = None,
     ) -> None:
+        """`elected_ms` is the time at which this broker became the leader, if known."""
         self.coordinator_id = coordinator_id
         self.producer_expiration_ms = producer_expiration_ms
         """Current `producer.id.expiration.ms`. Older producer entries are ignored."""
@@ -286,19 +326,10 @@ class CoordinatorStateMachine:
         self._topics: Heads[UUID, frozenset[int]] = Heads(heads_max)
         self._producers: Heads[ProducerKey, ProducerEntry | None] = Heads(heads_max)
         self._files: Heads[str, FileHead | None] = Heads(0)
+        self._young_files = YoungFiles(elected_ms, commit_window_ms)
         self._applied_offset = -1
         self._accepted_offset = -1
         self._accepted = 0
-        self._append_ms = -1
-
-    def reset(self, applied_offset: int = -1) -> None:
-        """Forget all heads, after an election or a loss of leadership, when no operation is pending."""
-        self._partitions.clear()
-        self._topics.clear()
-        self._producers.clear()
-        self._files.clear()
-        self._applied_offset = self._accepted_offset = applied_offset
-        self._accepted += 1
         self._append_ms = -1
 
     @property
@@ -341,7 +372,9 @@ class CoordinatorStateMachine:
                 if producer not in self._producers and not self._is_created_by_pending(key):
                     producers[producer] = None
         reads = self._reads_of_partitions(partitions, tuple(producers))
-        files = self._missing_file(request.object_key)
+        object_key = request.object_key
+        is_new = self._young_files.is_unknown(object_key)
+        files = () if is_new else self._missing_file(object_key)
         return StateReads(reads.partitions, reads.topics, reads.producers, files)
 
     def _reads_of_partitions(
@@ -396,7 +429,9 @@ class CoordinatorStateMachine:
         self._partitions.change(changes.partitions, last_offset)
         self._topics.change(changes.topics, last_offset)
         self._producers.change(changes.producers, last_offset)
-        self._files.change(changes.files, last_offset)
+        if changes.files:
+            self._files.change(changes.files, last_offset)
+            self._young_files.add(changes.files, operation.append_ms)
         self._accepted += 1
         self._accepted_offset = last_offset
         self._append_ms = operation.append_ms
@@ -453,7 +488,13 @@ class CoordinatorStateMachine:
                 f"The file {request.object_key} is {now_ms - uploaded_ms} ms old. A file can be committed for "
                 f"{self._commit_window_ms} ms after its upload.",
             )
-        known = self._files[request.object_key]
+        if uploaded_ms - now_ms > self._commit_window_ms:
+            raise KafkaError(
+                ErrorCode.request_timed_out,
+                f"The upload time of the file {request.object_key} is {uploaded_ms - now_ms} ms in the future: the "
+                "clocks of the brokers differ too much.",
+            )
+        known = self.file(request.object_key)
         if known is not None and known.owner_ids != request.owner_ids:
             raise KafkaError(
                 ErrorCode.invalid_request,
@@ -703,6 +744,9 @@ class CoordinatorStateMachine:
         return entry
 
     def file(self, object_key: str) -> FileHead | None:
+        """The file of a commit that is not too old."""
+        if object_key not in self._files and self._young_files.is_unknown(object_key):
+            return None
         return self._files[object_key]
 
 

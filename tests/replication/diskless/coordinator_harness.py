@@ -89,16 +89,20 @@ class CoordinatorHarness:
 
     def __init__(self, **options: Any) -> None:
         defaults = {"commit_window_ms": WINDOW_MS, "producer_expiration_ms": EXPIRATION_MS}
-        self.machine = CoordinatorStateMachine(COORDINATOR, **(defaults | options))
+        self._options: dict[str, Any] = defaults | options
+        self.machine = CoordinatorStateMachine(COORDINATOR, **self._options)
         self.state = MemoryDisklessState(COORDINATOR, producer_expiration_ms=EXPIRATION_MS)
         self.now_ms = START_MS
         self.records: list[Any] = []
         """All records, which have the offsets from 0."""
         self.pending: deque[list[LogEntry]] = deque()
         self.while_reading: Callable[[], None] = lambda: None
+        self.reads = 0
+        """How often the machine read the state."""
 
     def run(self, request: Request, decide: Callable[[], Operation[R]]) -> R:
         while reads := self.machine.missing_reads(request):
+            self.reads += 1
             values = read_state(self.state, reads)
             self.while_reading()
             self.machine.fill(values)
@@ -125,7 +129,9 @@ class CoordinatorHarness:
     def become_leader(self) -> None:
         """Start as a new leader does: everything is applied, and nothing is in memory."""
         self.apply()
-        self.machine.reset(self.state.applied_offset)
+        self.machine = CoordinatorStateMachine(
+            COORDINATOR, **{**self._options, "elected_ms": self.now_ms}
+        )
 
     def commit(self, request: DisklessCommitFileRequest) -> tuple[DisklessCommitBatchResult, ...]:
         decide = self.machine.decide_commit_file

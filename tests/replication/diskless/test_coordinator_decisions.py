@@ -271,6 +271,41 @@ def test_file_is_refused_after_the_commit_window(coordinator: CoordinatorHarness
     assert not coordinator.commit(in_time)[0].error_code
 
 
+def test_file_from_the_future_is_refused(coordinator: CoordinatorHarness) -> None:
+    """Clocks may differ by the commit window."""
+    late = commit_request(file_key(1, START_MS + WINDOW_MS + 1), commit_batch(TOPIC, 0, 0))
+    assert coordinator.commit(late)[0].error_code == ErrorCode.request_timed_out
+    tolerated = commit_request(file_key(2, START_MS + WINDOW_MS), commit_batch(TOPIC, 0, 0))
+    assert not coordinator.commit(tolerated)[0].error_code
+
+
+def test_commits_of_new_files_read_no_state() -> None:
+    """A leader knows which young files it has committed; those of the previous leader are read."""
+    coordinator = CoordinatorHarness()
+    coordinator.create(TOPIC, 0)
+    previous = commit_request(file_key(1, START_MS + WINDOW_MS), commit_batch(TOPIC, 0, 0))
+    first = coordinator.commit(previous)
+    coordinator.become_leader()
+    commit(coordinator, 2, (1, 0, 0))
+    coordinator.now_ms += 2 * WINDOW_MS
+    assert coordinator.commit(previous)[0].is_duplicate
+    assert coordinator.commit(previous)[0].assigned_base_offset == first[0].assigned_base_offset
+    coordinator.now_ms += 1
+    coordinator.apply()
+    reads = coordinator.reads
+    commit(coordinator, 3, (1, 0, 1))
+    request = commit_request(file_key(3, coordinator.now_ms), commit_batch(TOPIC, 0, 0))
+    assert coordinator.reads == reads
+    coordinator.apply()
+    for number in range(4, 20):
+        coordinator.now_ms += 1000
+        commit(coordinator, number, (1, 0, number - 2))
+    assert coordinator.reads == reads
+    coordinator.apply()
+    assert outcome(coordinator.commit(request)[0]) == ("none", 2, True)
+    assert coordinator.reads == reads + 1
+
+
 @pytest.mark.parametrize(
     ("key", "owner_ids"),
     [
