@@ -10,7 +10,9 @@ import pytest
 
 from odradek.broker.diskless.client_view import GatewayCache, choose_leaders, rack_of_client
 from odradek.protocol import apis, messages
+from odradek.protocol.schemas.cluster_records import BrokerRegistrationChangeRecord
 from odradek.replication.controller.broker_fencing import fence_broker
+from odradek.replication.controller.controller_result import ControllerResult
 from odradek.replication.diskless.produce_gateways import assign_gateways
 
 
@@ -74,6 +76,19 @@ async def test_fenced_broker_is_no_gateway(client: Any) -> None:
     metadata.decide(lambda image: fence_broker(image, 2, image.brokers[2].epoch))
     client.client_id = "diskless_az=rack-2"
     assert set(await leaders(client)) == {1}
+
+
+async def test_broker_in_controlled_shutdown_is_the_last_gateway(client: Any) -> None:
+    client.broker.register(2)
+    await client.create("events", 12, diskless_enable="true")
+    metadata = client.broker.metadata
+    for broker, left in ((2, {1}), (1, {1, 2})):
+        epoch = metadata.image.brokers[broker].epoch
+        record = BrokerRegistrationChangeRecord(
+            broker_id=broker, broker_epoch=epoch, in_controlled_shutdown=1
+        )
+        metadata.decide(lambda _, record=record: ControllerResult([record], None))
+        assert set(await leaders(client)) == left
 
 
 async def test_broker_without_listener_of_client_is_no_gateway(client: Any) -> None:

@@ -77,3 +77,14 @@ def test_broker_reports_files_batches_and_cache(tmp_path: Path) -> None:
 def test_broker_without_diskless_topics_has_no_such_metrics() -> None:
     with Broker(configs=CONFIGS) as broker:
         assert not any("diskless" in name for name in scrape(broker))
+
+
+def test_diskless_partitions_are_not_offline(tmp_path: Path) -> None:
+    """They count as partitions, although they have no leader and no preferred replica."""
+    with Broker(diskless=tmp_path / "store", configs=CONFIGS) as broker:
+        create(broker, "clicks", 6)
+        found = scrape(broker)
+        controller = "kafka_controller_kafkacontroller_"
+        assert found[f"{controller}globalpartitioncount"] == 6 + 3
+        assert found[f"{controller}offlinepartitionscount"] == 0
+        assert found[f"{controller}preferredreplicaimbalancecount"] == 0
