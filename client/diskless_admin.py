@@ -284,7 +284,7 @@ def _described(
     if row is None:
         return CoordinatorDescription(coordinator_id, leader, None, "not in the response")
     if row.error_code != ErrorCode.none:
-        error = row.error_message or ErrorCode(row.error_code).name
+        error = row.error_message or ErrorCode(row.error_code).name.upper()
         return CoordinatorDescription(coordinator_id, leader, None, error)
     if not row.is_leader:
         return CoordinatorDescription(coordinator_id, leader, None, "NOT_COORDINATOR")

@@ -122,9 +122,9 @@ async def test_coordinators_show_offsets_and_totals(run: Commands) -> None:
 async def test_coordinator_that_loads_is_shown_with_its_error(run: Commands) -> None:
     run.world.errors[1] = ErrorCode.coordinator_load_in_progress
     _, second = (await run.json("coordinators", code=1))["coordinators"]
-    assert second == {"coordinator": 1, "leader": 1, "error": "coordinator_load_in_progress"}
+    assert second == {"coordinator": 1, "leader": 1, "error": "COORDINATOR_LOAD_IN_PROGRESS"}
     lines = await run("coordinators", code=1)
-    assert lines[-1] == "coordinator 1: coordinator_load_in_progress"
+    assert lines[-1] == "coordinator 1: COORDINATOR_LOAD_IN_PROGRESS"
 
 
 async def test_files_have_status_and_owners(run: Commands) -> None:

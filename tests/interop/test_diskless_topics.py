@@ -137,12 +137,13 @@ def test_metadata_topic_is_deleted_last(broker: BrokerProcess) -> None:
 
 def test_kafka_starts_on_metadata_log_with_diskless_topics(tmp_path: Path) -> None:
     """Apache Kafka skips the coordinator in the records: it shows partitions without replicas, and serves the other
-    topics."""
+    topics. Odradek then serves the records of diskless topics again."""
     arguments = ("--diskless", str(tmp_path / "objects"))
     with start_odradek(tmp_path / "node", arguments=arguments) as first:
         create_topic(first.bootstrap, "events", partitions=3, config=DISKLESS)
         create_topic(first.bootstrap, "classic")
         produce(first.bootstrap, "classic", [b"one", b"two"])
+        produce(first.bootstrap, "events", [b"three", b"four"], partition=1)
     with open_directories("kafka", tmp_path / "kafka", first) as second:
         found = read_all(second.bootstrap, "classic", 2)
         assert [each.value() for each in found] == [b"one", b"two"]
@@ -153,3 +154,6 @@ def test_kafka_starts_on_metadata_log_with_diskless_topics(tmp_path: Path) -> No
     with start_odradek(tmp_path / "again", log_dirs=first.log_dirs, arguments=arguments) as third:
         described = tool(third, "topics", "--describe", "--topic", "events").lines
         assert all("Leader: 1\tReplicas: 1\tIsr: 1" in line for line in described[1:])
+        produce(third.bootstrap, "events", [b"five"], partition=1)
+        found = read_all(third.bootstrap, "events", 3, partitions=(1,))
+        assert [each.value() for each in found] == [b"three", b"four", b"five"]
