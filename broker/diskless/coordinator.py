@@ -35,6 +35,11 @@ from odradek.broker.coordination.coordinator_runtime import (
     NotCoordinator,
 )
 from odradek.broker.coordination.internal_topics import DISKLESS_METADATA_TOPIC
+from odradek.broker.diskless.snapshots import (
+    CoordinatorSnapshots,
+    SnapshotEnvironment,
+    StateSnapshot,
+)
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import records as log_records
 from odradek.protocol.records.batch import HEADER_SIZE, batches
@@ -76,7 +81,7 @@ from odradek.storage.errors import LogFailed, NoDescriptors
 
 if TYPE_CHECKING:
     from odradek.seams.clock import Clock
-    from odradek.seams.files import Buffer
+    from odradek.seams.files import Buffer, Path
     from odradek.seams.offload import Offload
 
 log = logging.getLogger("odradek.diskless")
@@ -96,6 +101,10 @@ class CoordinatorNotAvailable(KafkaError):
     code = ErrorCode.coordinator_not_available
 
 
+class SnapshotNeeded(Exception):
+    """The log starts after the records that the state has."""
+
+
 class ReplicaLog(Protocol):
     """The log of a partition of `__diskless_metadata` on this broker. Its methods raise KafkaError as
     `CoordinatorLog` does."""
@@ -113,6 +122,11 @@ class ReplicaLog(Protocol):
     def batch_bytes_max(self) -> int: ...
 
     @property
+    def size_bytes(self) -> int:
+        """Size of its segments."""
+        ...
+
+    @property
     def leader_epoch(self) -> int: ...
 
     @property
@@ -122,6 +136,10 @@ class ReplicaLog(Protocol):
 
     def append(self, batch: bytearray, now_ms: int) -> int:
         """Append one batch as leader, and return its first offset. After an error, nothing was appended."""
+        ...
+
+    def delete_before(self, offset: int) -> None:
+        """Raise the log start offset, as leader. Raises KafkaError."""
         ...
 
     async def read(self, offset: int, max_bytes: int) -> Buffer:
@@ -138,7 +156,15 @@ class StateStore(Protocol):
         ...
 
     def remove(self, coordinator_id: int, directory: str) -> None:
-        """Delete the closed state of a replica."""
+        """Delete the closed state of a replica, but not its snapshots."""
+        ...
+
+    def begin_snapshot(self, state: DisklessState) -> StateSnapshot:
+        """Begin a snapshot of an open state; no other method of the state is called meanwhile. Raises StateDamaged."""
+        ...
+
+    def install(self, coordinator_id: int, topic_id: UUID, directory: str, snapshot: Path) -> None:
+        """Check a snapshot, and replace the closed state by it. Raises StateDamaged if the snapshot cannot be used."""
         ...
 
 
@@ -224,8 +250,9 @@ class DisklessCoordinator:
         topic_id: UUID,
         replica_log: ReplicaLog,
         environment: CoordinatorEnvironment,
+        snapshots: SnapshotEnvironment | None = None,
     ) -> None:
-        """`topic_id` is that of `__diskless_metadata`."""
+        """`topic_id` is that of `__diskless_metadata`. Without `snapshots` there are none."""
         self.coordinator_id = coordinator_id
         self.name = f"{DISKLESS_METADATA_TOPIC}-{coordinator_id}"
         self.directory = replica_log.directory
@@ -247,6 +274,7 @@ class DisklessCoordinator:
         self._comparison_wanted = trio.Event()
         self.snapshot_offset = -1
         """Offset of the last record in the newest snapshot; -1 if there is none."""
+        self.snapshots = None if snapshots is None else CoordinatorSnapshots(self, snapshots)
         self._failure: Exception | None = None
         """Unexpected error of an operation, which `run` raises."""
         self.failed = False
@@ -328,22 +356,30 @@ class DisklessCoordinator:
 
     async def run(self) -> None:
         """Open the state, and apply the committed records until cancelled. A state that cannot be used is removed, and
-        built again from the log (D-16)."""
+        built again from the newest snapshot and the log (D-16, D-20)."""
         pause_s = 0.0
         while True:
+            needs_snapshot = False
             try:
                 await self._run_with_state()
+            except* SnapshotNeeded:
+                needs_snapshot = True
             except* StateDamaged as damaged:
                 log.warning(
                     "The state of %s was removed, and is built again from the log: %s",
                     self.name,
                     damaged.exceptions[0],
                 )
+            if needs_snapshot and self.snapshots is not None:
+                await self.snapshots.fetch()
+                continue
             await self._environment.clock.sleep(pause_s)
             pause_s = RETRY_SECONDS
 
     async def _run_with_state(self) -> None:
         self.directory = self.log.directory
+        if self.snapshots is not None:
+            await self.snapshots.open()
         self._state = state = await self._open_state()
         self._applied_offset = state.applied_offset
         is_damaged = False
@@ -355,6 +391,8 @@ class DisklessCoordinator:
                     self._begin_leadership()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._compare_with_metadata)
+                if self.snapshots is not None:
+                    nursery.start_soon(self.snapshots.run)
                 await self._apply_forever()
         except* StateDamaged as damaged:
             is_damaged = True
@@ -402,6 +440,16 @@ class DisklessCoordinator:
             if is_damaged:
                 await self.remove_state()
 
+    async def begin_snapshot(self) -> StateSnapshot:
+        """Begin a snapshot of the open state. Raises StateDamaged or OSError."""
+        return await self._call_state(self._environment.states.begin_snapshot)
+
+    def install(self, snapshot: Path) -> None:
+        """Replace the closed state by a snapshot. May block; raises StateDamaged if it cannot be used, OSError."""
+        self._environment.states.install(
+            self.coordinator_id, self._topic_id, self.directory, snapshot
+        )
+
     async def remove_state(self) -> None:
         """Remove the closed state. Raises OSError."""
         await self._environment.offload.run(
@@ -445,6 +493,8 @@ class DisklessCoordinator:
             if self._leadership is not None:
                 self._leadership.applied(through_offset)
             self._notify(entries)
+            if self.snapshots is not None:
+                self.snapshots.applied()
 
     async def _next_entries(self) -> tuple[Sequence[LogEntry], int]:
         """The next committed records, with the offset of the last one. A leader has its own in memory."""
@@ -464,13 +514,13 @@ class DisklessCoordinator:
         return await self._read_entries(high_watermark)
 
     async def _read_entries(self, high_watermark: int) -> tuple[Sequence[LogEntry], int]:
-        """Read the next committed records from the log. Raises KafkaError if one of them cannot be decoded."""
+        """Read the next committed records from the log. Raises SnapshotNeeded if it starts after them, and KafkaError if
+        one of them cannot be decoded."""
         start = self._applied_offset + 1
         if start < self.log.start_offset:
-            raise KafkaError(
-                ErrorCode.offset_out_of_range,
+            raise SnapshotNeeded(
                 f"{self.name} starts at offset {self.log.start_offset}, and the state has no records after"
-                f" {self._applied_offset}",
+                f" {self._applied_offset}"
             )
         data = await self._read_log(start)
         entries: list[LogEntry] = []

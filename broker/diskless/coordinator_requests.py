@@ -49,6 +49,8 @@ from odradek.protocol.schemas.diskless_apis import (
     DisklessDescribeFileEntry,
     DisklessDescribeFileResult,
     DisklessDescribeFilesRequest,
+    DisklessFetchSnapshotRequest,
+    DisklessFetchSnapshotResponse,
     DisklessFindBatchesPartition,
     DisklessFindBatchesPartitionResponse,
     DisklessFindBatchesRequest,
@@ -131,21 +133,21 @@ class CoordinatorRequests:
         self._clock = clock
         self._service = service
         self._notify = notify
-        self._commits, self._reads, self._others = (
-            connections(purpose) for purpose in ("commits", "reads", "files")
-        )
+        self._commits, self._reads, self._others, self._snapshots = self._connections = [
+            connections(purpose) for purpose in ("commits", "reads", "files", "snapshots")
+        ]
         self.sent = 0
         """Number of requests to other brokers (D-24)."""
 
     def start(self, nursery: trio.Nursery) -> None:
         """Run the connections in `nursery`."""
-        for connections in (self._commits, self._reads, self._others):
+        for connections in self._connections:
             connections.start(nursery)
 
     def metadata_changed(self, delta: MetadataDelta) -> None:
         """Close the connections to brokers that were fenced or moved."""
         if delta.changed_brokers:
-            for connections in (self._commits, self._reads, self._others):
+            for connections in self._connections:
                 connections.brokers_changed()
 
     # Routing
@@ -165,6 +167,19 @@ class CoordinatorRequests:
             return NO_LEADER
         broker = image.brokers.get(partition.leader)
         return NO_LEADER if broker is None or broker.fenced else partition.leader
+
+    def replicas_of(self, coordinator_id: int) -> Sequence[int]:
+        """The unfenced brokers with a replica of this partition of `__diskless_metadata`, the leader first."""
+        image = self._image()
+        partition = image.partition(DISKLESS_METADATA_TOPIC, coordinator_id)
+        if partition is None:
+            return ()
+        alive = [
+            broker_id
+            for broker_id in partition.replicas
+            if broker_id in image.brokers and not image.brokers[broker_id].fenced
+        ]
+        return sorted(alive, key=lambda broker_id: broker_id != partition.leader)
 
     def coordinator_ids(self) -> Sequence[int]:
         """All coordinators of the cluster."""
@@ -587,6 +602,15 @@ class CoordinatorRequests:
             )
         except KafkaError as error:
             return DisklessListFilesResponse(**error_fields(error))
+        return response
+
+    async def fetch_snapshot(
+        self, broker_id: int, request: DisklessFetchSnapshotRequest
+    ) -> DisklessFetchSnapshotResponse:
+        """A part of the snapshot that another broker has (D-20). Raises KafkaError."""
+        response: DisklessFetchSnapshotResponse = await self._send(
+            self._snapshots, broker_id, apis.DISKLESS_FETCH_SNAPSHOT, request, TIMEOUT_SECONDS
+        )
         return response
 
     async def send_to_leader(

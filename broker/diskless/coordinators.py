@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 import trio
@@ -22,6 +22,11 @@ from odradek.broker.diskless.coordinator import (
     CoordinatorNotAvailable,
     DisklessCoordinator,
     StateStore,
+)
+from odradek.broker.diskless.snapshots import SnapshotEnvironment
+from odradek.protocol.schemas.diskless_apis import (
+    DisklessFetchSnapshotRequest,
+    DisklessFetchSnapshotResponse,
 )
 from odradek.replication.controller.image import MetadataDelta
 from odradek.replication.partition.partition import Partition
@@ -36,6 +41,10 @@ log = logging.getLogger("odradek.diskless")
 
 CommitListener = Callable[[UUID, int], None]
 """Called with the topic id and the index of a partition whose batches changed."""
+
+
+SNAPSHOT_REASON: Final = "the records are in a snapshot of the coordinator's state"
+"""Reason of the log start offset, for the log."""
 
 
 class LocalReplicaLog:
@@ -67,6 +76,10 @@ class LocalReplicaLog:
         return self._partition.log.config.max_message_bytes
 
     @property
+    def size_bytes(self) -> int:
+        return self._partition.log.size_bytes
+
+    @property
     def leader_epoch(self) -> int:
         return self._partition.leader_epoch
 
@@ -76,6 +89,10 @@ class LocalReplicaLog:
 
     def append(self, batch: bytearray, now_ms: int) -> int:
         return self._log.append(self._partition.index, batch, now_ms)
+
+    def delete_before(self, offset: int) -> None:
+        self._partition.check_leader()
+        self._partition.delete_before(offset, SNAPSHOT_REASON)
 
     async def read(self, offset: int, max_bytes: int) -> Buffer:
         return await self._log.read(self._partition.index, offset, max_bytes)
@@ -116,6 +133,8 @@ class DisklessCoordinators:
         self._closing: dict[int, trio.Event] = {}
         self._listeners: dict[CommitListener, None] = {}
         self._nursery: trio.Nursery | None = None
+        self.snapshots: SnapshotEnvironment | None = None
+        """Set before `run`, for snapshots of the replicas that are opened."""
         seams = environment.seams
         self._coordinator_environment = CoordinatorEnvironment(
             environment.node_id,
@@ -175,6 +194,17 @@ class DisklessCoordinators:
             task_status.started()
             await trio.sleep_forever()
 
+    async def read_snapshot(
+        self, request: DisklessFetchSnapshotRequest
+    ) -> DisklessFetchSnapshotResponse:
+        """A part of a snapshot of a replica on this broker (D-20). Raises KafkaError."""
+        found = self.find(request.coordinator_id)
+        if found is None or found.snapshots is None:
+            raise NotCoordinator(
+                f"this broker has no replica of {DISKLESS_METADATA_TOPIC}-{request.coordinator_id}"
+            )
+        return await found.snapshots.read(request)
+
     # Changes of partitions and metadata
 
     def role_changed(self, partition: Partition) -> None:
@@ -204,6 +234,7 @@ class DisklessCoordinators:
             partition.topic_id,
             LocalReplicaLog(partition, self._environment),
             self._coordinator_environment,
+            self.snapshots,
         )
         replica = _Replica(partition, coordinator, _Watcher(coordinator))
         replica.previous = self._closing.get(partition.index)

@@ -26,6 +26,7 @@ from odradek.broker.diskless.maintenance import Maintenance
 from odradek.broker.diskless.offset_queries import DisklessOffsets
 from odradek.broker.diskless.produce import TopicLogConfigs
 from odradek.broker.diskless.settings import DisklessSettings, check_store, open_store
+from odradek.broker.diskless.snapshots import SnapshotEnvironment
 from odradek.broker.diskless.state_store import new_state_store
 from odradek.broker.diskless.wal_writer import WalWriter, WalWriterSettings
 from odradek.broker.network.broker_connections import BrokerConnections
@@ -69,6 +70,16 @@ class Diskless:
                 client_id=f"broker-{environment.node_id}-diskless-{purpose}",
             ),
         )
+        self.coordinators.snapshots = SnapshotEnvironment(
+            environment.node_id,
+            environment.seams.files,
+            environment.seams.clock,
+            environment.seams.offload,
+            self.settings,
+            self.requests.fetch_snapshot,
+            self.requests.replicas_of,
+        )
+        self.service.snapshots = self.coordinators.read_snapshot
         self.maintenance = Maintenance(environment, self.coordinators, self.requests, objects)
         self.cache = ObjectCache(self.settings.object_cache_bytes_max)
         self.writer = WalWriter(

@@ -265,12 +265,12 @@ class SqliteDisklessState:
         self._path = path
         self._coordinator_id = identity.coordinator_id
         self._producer_expiration_ms = producer_expiration_ms
-        with _translated():
+        with translated():
             self._connection = sqlite3.connect(
                 str(path), isolation_level=None, check_same_thread=False, cached_statements=256
             )
         try:
-            with _translated():
+            with translated():
                 self._open(identity)
                 self._load()
         except BaseException:
@@ -838,7 +838,7 @@ class SqliteDisklessState:
         size_bytes = 0
         start = max(offset, partition.log_start_offset)
         limit = max_batches if max_batches > 0 else -1
-        with _translated():
+        with translated():
             rows = self._connection.execute(
                 f"{_LIVE_BATCHES} ORDER BY b.last_offset LIMIT ?", (partition.id, start, limit)
             )
@@ -899,7 +899,7 @@ class SqliteDisklessState:
         start, surplus_bytes = partition.log_start_offset, partition.live_bytes - max_bytes
         if max_bytes < 0 or surplus_bytes < 0:
             return start
-        with _translated():
+        with translated():
             rows = self._connection.execute(
                 """SELECT last_offset, byte_size FROM batches
                 WHERE partition_id = ? AND last_offset >= ? ORDER BY last_offset""",
@@ -1063,7 +1063,7 @@ def _batch_row(
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def translated() -> Iterator[None]:
     """Raise OSError or StateDamaged in place of the errors of SQLite."""
     try:
         yield

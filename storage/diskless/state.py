@@ -234,6 +234,10 @@ class StateDamaged(Exception):
     """A state cannot be used. The caller removes it and builds it again from the snapshot and the log (D-16)."""
 
 
+class SnapshotCancelled(Exception):
+    """A snapshot was cancelled before it was complete."""
+
+
 class DisklessState(Protocol):
     """State of one coordinator after `applied_offset`.
 

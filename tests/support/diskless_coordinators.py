@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 from uuid import UUID
 
 import pytest
 import trio
 
 from odradek.broker.diskless.coordinator import CoordinatorEnvironment, DisklessCoordinator
+from odradek.broker.diskless.snapshots import SnapshotEnvironment
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import records as log_records
 from odradek.protocol.records.batch import batches
@@ -58,6 +60,13 @@ class MemoryReplicaLog:
         if self.commits_at_once:
             self.high_watermark = self.end_offset
         return first
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.data)
+
+    def delete_before(self, offset: int) -> None:
+        self.start_offset = max(self.start_offset, offset)
 
     def append_raw(self, value: bytes) -> None:
         """Append a record that no coordinator has written."""
@@ -138,7 +147,8 @@ class Replica:
 
     coordinator: DisklessCoordinator
     log: MemoryReplicaLog
-    states: KeptStates
+    states: Any
+    """`KeptStates`, unless the test has a real store."""
     clock: VirtualClock
     applied: list[tuple[UUID, int]] = field(default_factory=list)
     """Partitions that the commit listeners were called with."""
@@ -147,7 +157,8 @@ class Replica:
 
     @property
     def state(self) -> RecordedState:
-        return self.states.states[self.log.directory]
+        state: RecordedState = self.states.states[self.log.directory]
+        return state
 
     def commit_through(self, offset: int) -> None:
         """Advance the high watermark past `offset`."""
@@ -157,11 +168,12 @@ class Replica:
 
 def new_replica(
     log: MemoryReplicaLog | None = None,
-    states: KeptStates | None = None,
+    states: Any = None,
     *,
     image: MetadataImage | None = None,
     coordinator_id: int = 0,
     clock: VirtualClock | None = None,
+    snapshots: SnapshotEnvironment | None = None,
 ) -> Replica:
     """A replica that does not run yet. Its image has the topic `t` with one partition at coordinator 0."""
     log, states = log or MemoryReplicaLog(), states or KeptStates()
@@ -177,7 +189,7 @@ def new_replica(
         86_400_000,
         lambda topic_id, index: applied.append((topic_id, index)),
     )
-    coordinator = DisklessCoordinator(coordinator_id, METADATA_ID, log, environment)
+    coordinator = DisklessCoordinator(coordinator_id, METADATA_ID, log, environment, snapshots)
     replica = Replica(coordinator, log, states, clock, applied)
     replica.image = image or image_of({TOPIC_ID: ("t", [0])})
     return replica

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import logging
 import multiprocessing
-import os
 import shutil
 import sys
 import tempfile
@@ -25,7 +24,7 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from odradek.protocol.schemas.diskless_records import (
@@ -50,10 +49,14 @@ COORDINATOR: Final = 3
 IDENTITY: Final = StateIdentity("cluster", UUID(int=1), COORDINATOR)
 TOPICS: Final = [UUID(int=n << 64) for n in range(1, 5)]
 EXPIRATION_MS: Final = 5_000
+WEIGHTS: Final = (60, 16, 6, 14, 5, 0.7)
+"""Frequencies of the kinds of records, in the order of `RandomLog.entry`."""
+CROWDED_WEIGHTS: Final = (20, 30, 3, 60, 5, 0.7)
+FILES_MAX: Final = 150
+"""Files from which on more are removed than added."""
+STEPS_MAX: Final = 16
+"""Steps of one message to the process of SQLite."""
 FAULTS: Final = (
-    "none",
-    "none",
-    "none",
     "remove",
     "truncate",
     "flip",
@@ -65,6 +68,18 @@ FAULTS: Final = (
 Query = tuple[str, tuple[Any, ...], dict[str, Any]]
 
 
+class Step(NamedTuple):
+    """Entries to apply, the sizes of the steps in which deleted batches are removed, and queries.
+
+    With more than one size, all deleted batches are removed.
+    """
+
+    entries: Sequence[LogEntry]
+    through_offset: int
+    removals: Sequence[int]
+    queries: Sequence[Query]
+
+
 class RandomLog:
     """Records of a coordinator with growing offsets. `model` is their state."""
 
@@ -73,6 +88,7 @@ class RandomLog:
         self.model = model
         self.now_ms = 1_000_000
         self.offset = 0
+        self.weights = WEIGHTS
         self.keys: list[str] = []
 
     def entry(self) -> LogEntry:
@@ -88,7 +104,9 @@ class RandomLog:
             self._create,
             self._delete_topic,
         )
-        (kind,) = random.choices(kinds, (60, 16, 6, 14, 5, 0.7))
+        if self.offset % 20 == 0:
+            self.weights = CROWDED_WEIGHTS if self.model.counts().files > FILES_MAX else WEIGHTS
+        (kind,) = random.choices(kinds, self.weights)
         entry = LogEntry(self.offset, self.now_ms, kind())
         self.model.apply([entry], entry.offset)
         return entry
@@ -259,7 +277,7 @@ def results(state: Any, queries: Sequence[Query]) -> list[Any]:
 
 
 def serve(directory: str, removed_per_apply: int, connection: Connection) -> None:
-    """Open the state, send its applied offset, and execute requests until the end of the connection."""
+    """Open the state, send its applied offset, and execute steps until the process is killed."""
     logging.disable(logging.WARNING)
     sqlite_state.REMOVED_PER_APPLY = removed_per_apply  # type: ignore[misc]
     sqlite_state.CHECKPOINT_PAGES = 100  # type: ignore[misc]
@@ -267,17 +285,15 @@ def serve(directory: str, removed_per_apply: int, connection: Connection) -> Non
     state = open_state(RealFiles(), path, IDENTITY, producer_expiration_ms=EXPIRATION_MS)
     connection.send(state.applied_offset)
     while True:
-        try:
-            entries, through_offset, removals, queries = connection.recv()
-        except EOFError:
-            break
-        state.apply(entries, through_offset)
-        for max_batches in removals:
-            state.remove_deleted_batches(max_batches)
-        while len(removals) > 1 and state.remove_deleted_batches(removals[0]):
-            pass
-        connection.send((state.applied_offset, results(state, queries)))
-    os._exit(0)
+        found = []
+        for entries, through_offset, removals, queries in connection.recv():
+            state.apply(entries, through_offset)
+            for max_batches in removals:
+                state.remove_deleted_batches(max_batches)
+            while len(removals) > 1 and state.remove_deleted_batches(removals[0]):
+                pass
+            found.append((state.applied_offset, results(state, queries)))
+        connection.send(found)
 
 
 class SqliteProcess:
@@ -314,6 +330,8 @@ class Comparison:
         self.entries: list[LogEntry] = []
         self.removed_per_apply = self.random.choice((0, 1, 5, 500))
         self.process = SqliteProcess(self.database, self.removed_per_apply)
+        self.steps: list[Step] = []
+        self.expected: list[list[Any]] = []
         self.kills = self.rebuilds = 0
 
     def run(self, operations: int) -> None:
@@ -325,37 +343,56 @@ class Comparison:
             self.model.apply([], through_offset)
             chance = random.random()
             if chance < 0.012:
-                self.process.connection.send((added, through_offset, (), ()))
-                time.sleep(random.random() * 0.002)
+                self.send([*self.steps, Step(added, through_offset, (), ())])
+                self.steps, self.expected = [], []
+                time.sleep(random.random() * 0.003)
                 self.restart()
             else:
                 if chance < 0.03:
                     removals, queries = (random.choice((1, 7)),) * 2, self.log.all_queries()
                 else:
                     removals, queries = (random.choice((0, 1, 3)),), self.log.some_queries()
-                self.step(added, through_offset, removals, queries)
+                self.add_step(added, through_offset, removals, queries)
                 if chance > 0.99:
+                    self.check_steps()
                     self.copy()
+        self.check_steps()
         self.restart()
         self.process.kill()
 
-    def step(
+    def add_step(
         self,
         entries: Sequence[LogEntry],
         through_offset: int,
         removals: Sequence[int],
         queries: Sequence[Query],
     ) -> None:
+        """Remember the results of the model after a step; SQLite executes it together with others."""
+        self.steps.append(Step(entries, through_offset, removals, queries))
+        self.expected.append(results(self.model, queries))
+        if len(self.steps) >= STEPS_MAX:
+            self.check_steps()
+
+    def send(self, steps: Sequence[Step]) -> None:
         try:
-            self.process.connection.send((entries, through_offset, removals, queries))
-            applied_offset, found = self.process.connection.recv()
-        except (EOFError, BrokenPipeError):
+            self.process.connection.send(steps)
+        except BrokenPipeError:
             raise AssertionError("the process of SQLite has failed") from None
-        assert applied_offset == through_offset
-        for query, result, expected in zip(
-            queries, found, results(self.model, queries), strict=True
+
+    def check_steps(self) -> None:
+        """Execute the steps, and compare the results after each."""
+        self.send(self.steps)
+        try:
+            found = self.process.connection.recv()
+        except (EOFError, ConnectionResetError):
+            raise AssertionError("the process of SQLite has failed") from None
+        for step, expected, (applied_offset, result) in zip(
+            self.steps, self.expected, found, strict=True
         ):
-            assert result == expected, f"{query}\nSQLite: {result}\nmodel: {expected}"
+            assert applied_offset == step.through_offset
+            for query, of_model, of_sqlite in zip(step.queries, expected, result, strict=True):
+                assert of_sqlite == of_model, f"{query}\nSQLite: {of_sqlite}\nmodel: {of_model}"
+        self.steps, self.expected = [], []
 
     def copy(self) -> None:
         """Copy the files of the idle process."""
@@ -366,7 +403,7 @@ class Comparison:
         """Kill the process, damage its files, start another one, and compare everything."""
         self.process.kill()
         self.kills += 1
-        fault = self.random.choice(FAULTS)
+        fault = self.random.choice(FAULTS) if self.random.random() < 0.25 else "none"
         self.damage(fault)
         try:
             self.process = SqliteProcess(self.database, self.removed_per_apply)
@@ -376,12 +413,13 @@ class Comparison:
         self.rebuilds += applied_offset < 0
         assert applied_offset <= self.model.applied_offset, fault
         left = [entry for entry in self.entries if entry.offset > applied_offset]
-        size = self.random.choice((1000, 50))
+        size = self.random.choice((1000, 100))
         for first in range(0, len(left), size):
             part = left[first : first + size]
-            self.step(part, part[-1].offset, (), ())
+            self.add_step(part, part[-1].offset, (), ())
         try:
-            self.step([], self.model.applied_offset, (5, 5), self.log.all_queries())
+            self.add_step([], self.model.applied_offset, (5, 5), self.log.all_queries())
+            self.check_steps()
         except AssertionError as error:
             raise AssertionError(
                 f"after the fault {fault!r} at {applied_offset}: {error}"
