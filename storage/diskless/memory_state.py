@@ -278,7 +278,8 @@ class MemoryDisklessState:
     def expired_before(self, topic_id: UUID, index: int, timestamp_ms: int) -> int:
         start = self._log_start_offset(topic_id, index)
         for batch in self._live_batches(topic_id, index):
-            if batch.max_timestamp_ms >= timestamp_ms:
+            has_timestamps = batch.max_timestamp_ms >= 0
+            if (batch.max_timestamp_ms if has_timestamps else batch.log_append_ms) >= timestamp_ms:
                 break
             start = batch.last_offset + 1
         return start

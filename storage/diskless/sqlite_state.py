@@ -882,7 +882,8 @@ class SqliteDisklessState:
         start = partition.log_start_offset
         kept = self._all(
             """SELECT last_offset FROM batches WHERE partition_id = ? AND last_offset >= ?
-            AND max_timestamp_ms >= ? ORDER BY last_offset LIMIT 1""",
+            AND CASE WHEN max_timestamp_ms < 0 THEN log_append_ms ELSE max_timestamp_ms END >= ?
+            ORDER BY last_offset LIMIT 1""",
             (partition.id, start, timestamp_ms),
         )
         ((last_expired,),) = self._all(

@@ -309,8 +309,8 @@ class DisklessState(Protocol):
     def expired_before(self, topic_id: UUID, index: int, timestamp_ms: int) -> int:
         """Log start offset after deleting the oldest batches whose largest timestamp is below `timestamp_ms`.
 
-        Deletes from the start of the partition up to the first batch that is not expired, as Kafka's retention.ms. The
-        current log start offset if nothing is expired.
+        Deletes from the start of the partition up to the first batch that is not expired, as Kafka's retention.ms. A batch
+        without timestamps has its append time. The current log start offset if nothing is expired.
         """
         ...
 

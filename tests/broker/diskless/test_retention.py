@@ -140,8 +140,9 @@ async def test_the_stricter_limit_decides(world: RetentionWorld) -> None:
     await world.check()
     assert world.start() == 6
     await world.commit(0, 0, 0)
+    world.configure("t", retention_ms=60 * MINUTE_MS, retention_bytes=500)
     await world.check()
-    assert world.start() == 8
+    assert world.start() == 10
 
 
 async def test_each_topic_has_its_own_limits(world: RetentionWorld) -> None:

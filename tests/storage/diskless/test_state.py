@@ -351,6 +351,15 @@ def test_retention_by_time_stops_at_the_first_batch_in_time(log: Log, state: Dis
     assert [state.expired_before(TOPIC, 0, ms) for ms in (3, 4, 10)] == [2, 3, 4]
 
 
+def test_retention_of_batches_without_timestamps_uses_the_append_time(
+    log: Log, state: DisklessState
+) -> None:
+    """D-25: as Kafka uses the time of the segment's file. The records would be deleted at once otherwise."""
+    values = {"batch_max_timestamp": -1, "log_append_timestamp": 7}
+    log(*created(), committed(key(1), batch(0, 0, **values), _at(1, 9)))
+    assert [state.expired_before(TOPIC, 0, ms) for ms in (7, 8, 10)] == [0, 1, 2]
+
+
 def test_retention_by_size_keeps_at_least_the_limit(log: Log, state: DisklessState) -> None:
     log(*created(), committed(key(1), batch(0, 1), batch(2, 3), batch(4, 5)))
     limits = (-1, 0, 1, 100, 101, 200, 201, 300, MAX)
