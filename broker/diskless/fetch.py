@@ -173,10 +173,19 @@ class DisklessFetch:
             self.positions[topic.id, wanted.index] = FindPosition(
                 topic.id, wanted.index, wanted.offset, max_bytes
             )
-        await self._ctx.flush()
         self.found_at = reader.polls.now
-        results = await reader.find(list(self.positions.values()), find_bytes)
-        self.found = dict(zip(self.positions, results, strict=True))
+        self.found = {}
+        to_find: dict[DisklessKey, FindPosition] = {}
+        for key, position in self.positions.items():
+            end = reader.find_end(position)
+            if end is None:
+                to_find[key] = position
+            else:
+                self.found[key] = end
+        if to_find:
+            await self._ctx.flush()
+            results = await reader.find(list(to_find.values()), find_bytes)
+            self.found.update(zip(to_find, results, strict=True))
 
     def _may_read(self, wanted: CachedPartition) -> bool:
         if self._ctx.authorizer is None:

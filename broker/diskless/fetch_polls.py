@@ -164,7 +164,7 @@ class FetchPolls:
             watched.waiters[fetch] = waiter
             if not is_known(fetch.found.get(key)):
                 self._unknown[key] = None
-            elif fetch.found_at < max(self._forgotten_to, self._commits.get(key, 0)):
+            elif self.is_changed_since(key, fetch.found_at):
                 self._committed[key] = None
                 self._has_commits.set()
         self._is_watched.set()
@@ -194,6 +194,10 @@ class FetchPolls:
         if key in self._watched:
             self._committed[key] = None
             self._has_commits.set()
+
+    def is_changed_since(self, key: DisklessKey, now: int) -> bool:
+        """Whether the partition may have had a commit since `now` had that value."""
+        return now < max(self._forgotten_to, self._commits.get(key, 0))
 
     def metadata_changed(self, delta: MetadataDelta) -> None:
         """Resume the fetches of deleted topics, which return an error."""

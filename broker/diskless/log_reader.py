@@ -15,7 +15,7 @@ from uuid import UUID
 
 import trio
 
-from odradek.broker.diskless.fetch_polls import FetchPolls, Found, Routes, is_known
+from odradek.broker.diskless.fetch_polls import DisklessKey, FetchPolls, Found, Routes, is_known
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.schemas.diskless_apis import DisklessFindBatchesBatchInfo
 from odradek.storage.diskless.batch_reader import (
@@ -48,11 +48,26 @@ SECONDS_MAX: Final = 10.0
 """Time after which a response does not wait for any object."""
 FAILURE_SECONDS: Final = 0.1
 """Delay of a response whose objects could not be read, because the client retries at once."""
+END_SECONDS: Final = 5.0
+"""Time for which a partition's end is reused, as long as the replica of the coordinator here applies no commit."""
+ENDS_MAX: Final = 100_000
 CONSUMERS_MAX: Final = 10_000
 """Consumers that are recognized by the offset that they read next."""
 UNAVAILABLE: Final = ErrorCode.replica_not_available
 """Error of a partition whose coordinator is not available: clients refresh their metadata and retry."""
 _INT32_MAX: Final = 2**31 - 1
+
+
+class _End:
+    """The end of a partition: an offset at which there was no batch."""
+
+    __slots__ = ("found", "found_at", "seconds")
+
+    def __init__(self, found: Found, found_at: int, seconds: float) -> None:
+        """`found_at` is the value of `FetchPolls.now` before the request, `seconds` the time of the monotonic clock."""
+        self.found = found
+        self.found_at = found_at
+        self.seconds = seconds
 
 
 class BatchFinder(Routes, Protocol):
@@ -179,6 +194,8 @@ class DisklessLogReader:
         self._nursery: trio.Nursery | None = None
         self.batches = BatchReader(objects, seams.offload, cache, self._open_nursery)
         self.polls = FetchPolls(self.find, requests, is_local, seams.clock, poll_seconds)
+        self._is_local = is_local
+        self._ends: dict[DisklessKey, _End] = {}
         self.traffic: Callable[[str], PartitionTraffic | None] = lambda topic: None
         """Traffic counters of a topic; None if they are not counted."""
         self._continued: dict[tuple[UUID, int, int], None] = {}
@@ -216,6 +233,7 @@ class DisklessLogReader:
         self, positions: Sequence[FindPosition], max_bytes: int = RESPONSE_BYTES_MAX
     ) -> Sequence[Found]:
         """Batches from each position; the coordinator confirms what a replica that is behind may not know."""
+        found_at = self.polls.now
         found = list(await self._find(positions, max_bytes))
         doubtful = [
             number
@@ -228,7 +246,40 @@ class DisklessLogReader:
             )
             for number, each in zip(doubtful, confirmed, strict=True):
                 found[number] = each
+        self._keep_ends(positions, found, found_at)
         return found
+
+    def find_end(self, position: FindPosition) -> Found | None:
+        """The result for a position at the end of a partition that has had no commit since it was asked last.
+
+        None if that is not known: only a replica of the coordinator here reports all commits. So idle consumers cost
+        no queries.
+        """
+        key = (position.topic_id, position.index)
+        end = self._ends.get(key)
+        if end is None or end.found.high_watermark != position.offset:
+            return None
+        coordinator = self._requests.coordinator_of(*key)
+        if coordinator is None or not self._is_local(coordinator):
+            return None
+        if (
+            self.polls.is_changed_since(key, end.found_at)
+            or self._clock.monotonic() - end.seconds > END_SECONDS
+        ):
+            del self._ends[key]
+            return None
+        return end.found
+
+    def _keep_ends(
+        self, positions: Sequence[FindPosition], found: Sequence[Found], found_at: int
+    ) -> None:
+        seconds = self._clock.monotonic()
+        for position, each in zip(positions, found, strict=True):
+            is_end = each.high_watermark == position.offset
+            if is_end and each.error_code is ErrorCode.none:
+                self._ends[position.topic_id, position.index] = _End(each, found_at, seconds)
+        if len(self._ends) > ENDS_MAX:
+            self._ends.clear()
 
     async def _find(
         self, positions: Sequence[FindPosition], max_bytes: int, *, strict: bool = False

@@ -203,6 +203,28 @@ async def test_long_poll_is_woken_by_a_commit_that_the_local_replica_applies(
         assert node.gets() == 0
 
 
+async def test_idle_fetches_ask_a_local_replica_only_after_commits(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with DisklessNode().running() as node:
+        node.commit({0: 1})
+        node.coordinator.catch_up()
+        for _ in range(4):
+            (read,) = await node.fetch({0: 1}, max_wait_ms=200)
+            assert (offsets_of(read), read.high_watermark) == ([], 1)
+        assert len(node.coordinator.calls) == 1
+        node.commit({0: 1})
+        node.replicate(0)
+        (read,) = await node.fetch({0: 1}, max_wait_ms=0)
+        assert offsets_of(read) == [1]
+        (read,) = await node.fetch({0: 2}, max_wait_ms=0)
+        node.commit({0: 1})
+        node.coordinator.catch_up()  # without a notification, as after the replica was loaded again
+        await trio.sleep(log_reader.END_SECONDS + 0.1)
+        (read,) = await node.fetch({0: 2}, max_wait_ms=0)
+        assert offsets_of(read) == [2]
+
+
 async def test_commit_between_the_read_and_the_wait_is_not_missed(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
