@@ -354,6 +354,8 @@ class Node:
         replicas = self._replicas = self._new_replicas()
         if not self.config.get_bool("remote.log.storage.system.enable"):
             replicas.check_no_tiered_topics()
+        if not self.config.get_bool("diskless.storage.system.enable"):
+            replicas.check_no_diskless_topics()
         before = self.metadata.image
         self.services.partitions = await replicas.load()
         if replicas.logs.storage_failed.is_set():

@@ -174,6 +174,18 @@ class ReplicaManager:
                     " tiered storage"
                 )
 
+    def check_no_diskless_topics(self) -> None:
+        """Check at start without diskless topics that none exists. Raises CannotStart.
+
+        Clients would use this broker as a gateway of such a topic, which it cannot serve.
+        """
+        for name in self._environment.metadata.image.diskless_topics.values():
+            raise CannotStart(
+                f"topic {name} is diskless, but this broker does not have diskless.storage.system.enable=true: start"
+                " it with that and the object store of the other brokers (--diskless sets both), or delete such topics"
+                " before you disable them"
+            )
+
     async def load(self) -> PartitionTable:
         """Recover the logs with the configs of the image, to know which are compacted.
 

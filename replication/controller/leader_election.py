@@ -83,7 +83,7 @@ def _elected(image: MetadataImage, election: ElectionType, name: str, index: int
         raise ItemRefused(
             ErrorCode.unknown_topic_or_partition, f"No such partition as {name}-{index}"
         )
-    if partition.is_diskless:
+    if not partition.replicas:
         raise ItemRefused(
             ErrorCode.election_not_needed,
             f"{name}-{index} is a partition of a diskless topic, which has no leader to elect.",

@@ -61,6 +61,8 @@ def test_diskless_topics_are_in_the_store(tmp_path: Path) -> None:
     assert not list(data.glob("t-*"))
     with Broker(data=data, diskless=objects) as broker:
         assert consume(broker.bootstrap, "t", 1) == [b"still here"]
+    with pytest.raises(CannotStart, match="topic t is diskless"), Broker(data=data):
+        pass
 
 
 def test_reset_deletes_diskless_topics() -> None:
