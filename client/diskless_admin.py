@@ -11,6 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+import trio
+
 from odradek.client.admin import ResourceType
 from odradek.client.errors import ClientError, check
 from odradek.client.metadata import Cluster, no_leader
@@ -32,6 +34,8 @@ FILES_PER_REQUEST = 1000
 KEYS_PER_REQUEST = 500
 BATCHES_PER_REQUEST = 2000
 TOPICS_PER_REQUEST = 500
+SETTLE_S = 2.0
+RETRY_S = 0.1
 _INT32_MAX = 2**31 - 1
 _UNKNOWN = (ErrorCode.unknown_topic_id, ErrorCode.unknown_topic_or_partition)
 _ELSEWHERE = (ErrorCode.not_coordinator, ErrorCode.coordinator_not_available)
@@ -77,7 +81,19 @@ class DisklessAdmin:
         return sorted(topic.partitions)
 
     async def describe_coordinators(self) -> list[CoordinatorDescription]:
-        """Describe all coordinators by their leaders. A coordinator that does not respond has an error."""
+        """Describe all coordinators by their leaders.
+
+        A coordinator that does not respond is asked again for `SETTLE_S`, because leaders may have changed. Then it has an
+        error.
+        """
+        end = trio.current_time() + SETTLE_S
+        while True:
+            found = await self._describe_coordinators()
+            if not any(each.error for each in found) or trio.current_time() >= end:
+                return found
+            await trio.sleep(RETRY_S)
+
+    async def _describe_coordinators(self) -> list[CoordinatorDescription]:
         ids = await self.coordinator_ids()
         partitions = self._cluster.topics[DISKLESS_METADATA].partitions if ids else {}
         by_leader: dict[int, list[int]] = {}

@@ -135,6 +135,8 @@ class DisklessCoordinators:
         self._nursery: trio.Nursery | None = None
         self.snapshots: SnapshotEnvironment | None = None
         """Set before `run`, for snapshots of the replicas that are opened."""
+        self._has_ended = False
+        """Whether this broker stops: partitions may still be opened then."""
         seams = environment.seams
         self._coordinator_environment = CoordinatorEnvironment(
             environment.node_id,
@@ -190,9 +192,12 @@ class DisklessCoordinators:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run the coordinators of the partitions that are opened from now on, until cancelled."""
-        async with trio.open_nursery() as self._nursery:
-            task_status.started()
-            await trio.sleep_forever()
+        try:
+            async with trio.open_nursery() as self._nursery:
+                task_status.started()
+                await trio.sleep_forever()
+        finally:
+            self._has_ended = True
 
     async def read_snapshot(
         self, request: DisklessFetchSnapshotRequest
@@ -209,6 +214,8 @@ class DisklessCoordinators:
 
     def role_changed(self, partition: Partition) -> None:
         """Open the replica of a partition of `__diskless_metadata`, or change its role."""
+        if self._has_ended:
+            return
         replica = self._replicas.get(partition.index)
         if replica is not None and replica.partition is not partition:
             self._close(partition.index)

@@ -55,6 +55,7 @@ async def run(
 ) -> AsyncIterator[Commands]:
     """Two coordinators with three files of topic `orders`, which has four partitions."""
     monkeypatch.setattr(diskless_verify, "SETTLE_S", 0.01)
+    monkeypatch.setattr("odradek.client.diskless_admin.SETTLE_S", 0.1)
     world = ScriptedDiskless(tmp_path / "store")
     world.store.mkdir()
     world.create("orders", 4)
@@ -125,6 +126,19 @@ async def test_coordinator_that_loads_is_shown_with_its_error(run: Commands) -> 
     assert second == {"coordinator": 1, "leader": 1, "error": "COORDINATOR_LOAD_IN_PROGRESS"}
     lines = await run("coordinators", code=1)
     assert lines[-1] == "coordinator 1: COORDINATOR_LOAD_IN_PROGRESS"
+
+
+async def test_coordinator_that_was_loading_is_described(run: Commands) -> None:
+    run.world.errors[1] = ErrorCode.coordinator_load_in_progress
+    async with trio.open_nursery() as nursery:
+
+        async def load() -> None:
+            await trio.sleep(0.03)
+            del run.world.errors[1]
+
+        nursery.start_soon(load)
+        found = (await run.json("coordinators"))["coordinators"]
+    assert [row["error"] for row in found] == [None, None]
 
 
 async def test_files_have_status_and_owners(run: Commands) -> None:

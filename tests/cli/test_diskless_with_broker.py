@@ -14,6 +14,7 @@ from odradek.cli import diskless_verify
 from odradek.storage.diskless.object_key import object_key
 from odradek.testing import Broker
 from tests.cli.command_line import CommandLine
+from tests.support.waiting import deadline
 
 RECORDS = 40
 
@@ -122,3 +123,32 @@ def test_dump_of_the_coordinators_log(diskless: CommandLine, tmp_path: Path) -> 
             [row["value"]["type"] for row in map(json.loads, rows) if row["type"] == "record"]
         )
     assert types == [["DISKLESS_PARTITION_CREATED_RECORD", "DISKLESS_FILE_COMMITTED_RECORD"]] * 3
+
+
+def test_number_of_coordinators_is_configured_and_grows(
+    store: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """D-14, D-15: added partitions of `__diskless_metadata` get only new partitions of topics."""
+
+    def wait_for(expected: list[int]) -> None:
+        """Coordinators create their partitions soon after the topic is created."""
+        with deadline(20, f"partitions {expected}") as check:
+            while partitions() != expected:
+                check()
+
+    def partitions() -> list[int]:
+        found = run("diskless", "coordinators", "--json").json["coordinators"]
+        return [row["partitions"] for row in found]
+
+    configs = {"diskless.metadata.topic.num.partitions": "2"}
+    with Broker(diskless=store, configs=configs) as broker:
+        monkeypatch.setenv("ODRADEK_BOOTSTRAP", broker.bootstrap)
+        run = CommandLine(monkeypatch, capsysbinary)
+        run("topics", "create", "first", "-p", "6", "-c", "diskless.enable=true")
+        wait_for([3, 3])
+        run("topics", "alter", "__diskless_metadata", "-p", "4")
+        wait_for([3, 3, 0, 0])
+        run("topics", "create", "second", "-p", "8", "-c", "diskless.enable=true")
+        wait_for([5, 5, 2, 2])
+        described = run("configs", "describe", "broker", "1", "--json").stdout.decode()
+        assert '"diskless.metadata.topic.num.partitions"' in described
