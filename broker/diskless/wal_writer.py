@@ -293,7 +293,7 @@ class WalWriter:
         seams = self._seams
         deadline = trio.current_time() + WRITE_SECONDS_MAX
         key = object_key(seams.clock.wall_ms(), self._node_id, seams.entropy.uuid())
-        wal = file.wal.build()
+        wal = await _build(file)
         try:
             await self._upload(key, wal)
         except ObjectsUnavailable as error:
@@ -461,6 +461,18 @@ class WalWriter:
             else:
                 kept.append(number)
         return kept
+
+
+async def _build(file: RotatedFile) -> WalObject:
+    """Lay out a file; other tasks run meanwhile."""
+    steps = file.wal.build_in_steps()
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            built: WalObject = done.value
+            return built
+        await trio.lowlevel.checkpoint()
 
 
 def _for_producer(code: ErrorCode) -> ErrorCode:

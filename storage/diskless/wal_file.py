@@ -7,7 +7,7 @@ range of the object. There is no header and no index: the coordinators have the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -17,6 +17,9 @@ from odradek.seams.values import value_class
 
 WRITE_AHEAD_MULTI_SEGMENT: Final = 1
 """Value of ObjectFormat: batches of several partitions."""
+
+BATCHES_PER_STEP: Final = 200
+"""Batches that are laid out before other tasks run: about 1 ms."""
 
 PartitionKey = tuple[UUID, int]
 """Topic id and partition index."""
@@ -68,6 +71,16 @@ class WalFile:
 
     def build(self) -> WalObject:
         """Lay out the batches. Call it once, after the last `add`."""
+        steps = self.build_in_steps()
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                built: WalObject = done.value
+                return built
+
+    def build_in_steps(self) -> Generator[None, None, WalObject]:
+        """Lay out the batches as `build` does, and yield every `BATCHES_PER_STEP` batches."""
         data: list[bytes] = []
         batches: list[DisklessCommitBatch] = []
         arrivals: list[int] = []
@@ -78,6 +91,8 @@ class WalFile:
                 batches.append(added.describe(topic_id, index, position))
                 arrivals.append(added.number)
                 position += len(added.data)
+                if not len(data) % BATCHES_PER_STEP:
+                    yield
         return WalObject(b"".join(data), tuple(batches), tuple(arrivals))
 
 

@@ -161,11 +161,12 @@ def test_produce_without_faults_is_sent_once() -> None:
 def test_store_faults_lose_and_double_nothing(fault: StoreFault) -> None:
     async def main(cluster: DisklessCluster) -> None:
         cluster.nodes.world.bucket.inject(fault)
-        await produce_and_check(cluster, nothing, count=20)
+        await produce_and_check(cluster, nothing, count=12)
 
     run_cluster(main)
 
 
+@pytest.mark.slow
 def test_leader_changes_of_coordinators_lose_and_double_nothing() -> None:
     """D-13: the next coordinator recognises the files whose commit is repeated."""
 
