@@ -219,6 +219,16 @@ REBUILD_GOALS = (
 )
 """Goals for rebuilding an empty broker with tiered storage."""
 
+DISKLESS_GOALS = (
+    Goal(
+        "p99 of acks, without the commit interval and the p99 of a put",
+        "diskless-latency",
+        "excess_ms",
+        25,
+    ),
+)
+"""Goals for diskless topics."""
+
 TABLE_GOALS = (
     Goal("count, 100 bytes", "table-count-100b", "mb_per_s", TimesKafka(20), better="higher"),
     Goal("count, 1 KiB in lz4", "table-count-1k", "mb_per_s", TimesKafka(20), better="higher"),

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
+DISKLESS_OBJECTS = "diskless.objects"
+"""The name in `Target.settings` of the directory that stores the objects of diskless topics."""
 TIER = "tier"
 """The subdirectory of a tiered cluster's directory that has the remote storage."""
 Better = Literal["higher", "lower"]
@@ -38,6 +40,7 @@ class Feature(enum.Enum):
     COMPACTION = "compaction, and DescribeLogDirs during compaction"
     CLUSTER = "a cluster of three brokers, each a process that can be killed"
     TIERED = "tiered storage, in a directory"
+    DISKLESS = "diskless topics, with their objects in a directory"
 
 
 class Stage(enum.Enum):
@@ -48,6 +51,7 @@ class Stage(enum.Enum):
     LAST = "the same process, once all shared workloads have been run"
     CLUSTER = "three brokers started for it alone, over empty directories"
     TIERED = "the same with tiered storage in a directory, and a separate controller"
+    DISKLESS = "the same with diskless topics instead"
 
 
 @dataclass(frozen=True)
@@ -301,6 +305,18 @@ class TieredPeer(Protocol):
         """Start a cluster with tiered storage in a subdirectory (`TIER`).
 
         A topic is tiered if its config enables it.
+        """
+        ...
+
+
+@runtime_checkable
+class DisklessPeer(Protocol):
+    """A peer that does not lack Feature.DISKLESS."""
+
+    def start_diskless(self, directory: Path) -> AbstractContextManager[Target]:
+        """Start a cluster with an object store in the directory `DISKLESS_OBJECTS` of the target's settings.
+
+        A topic is diskless if its config enables it.
         """
         ...
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from odradek.bench.goals import CLUSTER_GOALS, REBUILD_GOALS, TABLE_GOALS, TIERED_GOALS, Goal
+from odradek.bench.goals import (
+    CLUSTER_GOALS,
+    DISKLESS_GOALS,
+    REBUILD_GOALS,
+    TABLE_GOALS,
+    TIERED_GOALS,
+    Goal,
+)
 from odradek.seams.values import value_class
 
 
@@ -68,10 +75,19 @@ broker's log on local disk. Both include the start of the process. The p99 is th
 during that time. Every sample is in [{file}](../bench/results/{file}).
 """
 
+DISKLESS = """\
+Three brokers and one controller. The object store is a directory whose files are synced. A broker writes an object every
+250 ms or 8 MiB, and acknowledges its records when the object is committed. `excess_ms` is the p99 of acknowledgements
+without 250 ms and the p99 of puts that the benchmark itself makes into the same directory at the same time. The classic
+topic has three replicas on the same brokers. An idempotent producer has at most five requests in flight, so that it
+waits for the commit interval most of the time. Every sample is in [{file}](../bench/results/{file}).
+"""
+
 SECTIONS = {
     "clusters": Section("Three brokers", CLUSTERS, CLUSTER_GOALS, clusters=True),
     "tiered": Section("Tiered storage", TIERED, TIERED_GOALS, clusters=True),
     "rebuild": Section("An emptied broker", REBUILD, REBUILD_GOALS, clusters=True),
+    "diskless": Section("Diskless topics", DISKLESS, DISKLESS_GOALS, clusters=True),
     "tables": Section("Topics as Spark tables", TABLES, TABLE_GOALS, READING_TABLES),
 }
 """Key: the part of the file's name before the first hyphen."""

@@ -1,8 +1,8 @@
 """Runs a plan: peers alternate, disturbed runs are repeated, failures are recorded.
 
 Within a workload the peers alternate (A B C A B C …), so that a change of the machine affects all of them.
-Physical limits are measured first. Then the stages follow in this order: FRESH, CLUSTER, TIERED, SHARED, LAST.
-SHARED workloads use one process per peer, which runs until the end, so that LAST can measure its memory. The first
+Physical limits are measured first. Then the stages follow in this order: FRESH, CLUSTER, TIERED, DISKLESS, SHARED,
+LAST. SHARED workloads use one process per peer, which runs until the end, so that LAST can measure its memory. The first
 `warm_ups` rounds of shared workloads do not count, so that a JVM can compile; each lasts at least `warm_up_s` on
 each peer. Workloads of the other stages do their own warm-up.
 
@@ -23,6 +23,7 @@ from typing import Protocol, TypeAlias
 
 from odradek.bench.model import (
     ClusterPeer,
+    DisklessPeer,
     Limit,
     LimitResult,
     Peer,
@@ -47,7 +48,7 @@ from odradek.bench.results_file import (
 )
 
 FAILURES_MAX = 2
-STARTED_FOR_A_RUN = frozenset({Stage.FRESH, Stage.CLUSTER, Stage.TIERED})
+STARTED_FOR_A_RUN = frozenset({Stage.FRESH, Stage.CLUSTER, Stage.TIERED, Stage.DISKLESS})
 """In these stages, a run includes the start of its peer."""
 
 Enter: TypeAlias = Callable[[Peer], AbstractContextManager[Target]]
@@ -173,6 +174,8 @@ class Runner:
                 self._take_turns(workload, self._cluster)
             for workload in self._plan.of(Stage.TIERED):
                 self._take_turns(workload, self._tiered)
+            for workload in self._plan.of(Stage.DISKLESS):
+                self._take_turns(workload, self._diskless)
             self._run_shared()
         except KeyboardInterrupt:
             self._results.interrupted = True
@@ -244,6 +247,12 @@ class Runner:
     def _tiered(self, peer: Peer) -> Iterator[Target]:
         assert isinstance(peer, TieredPeer), "reason_to_skip checks it"
         with self._one_runs_directory() as directory, peer.start_tiered(directory) as target:
+            yield target
+
+    @contextmanager
+    def _diskless(self, peer: Peer) -> Iterator[Target]:
+        assert isinstance(peer, DisklessPeer), "reason_to_skip checks it"
+        with self._one_runs_directory() as directory, peer.start_diskless(directory) as target:
             yield target
 
     @contextmanager

@@ -24,6 +24,7 @@ from odradek.bench.cli.main import gib
 from odradek.bench.machine import warm_memory
 from odradek.bench.model import (
     ClusterPeer,
+    DisklessPeer,
     Peer,
     PeerFailed,
     PeerUnavailable,
@@ -79,7 +80,7 @@ def _run(workload: Workload, args: argparse.Namespace) -> int:
         raise PeerUnavailable(reason)
     peer.obtain()
     print(f"{workload.title}: {peer.title} {peer.version()}")
-    several = workload.stage in (Stage.CLUSTER, Stage.TIERED)
+    several = workload.stage in (Stage.CLUSTER, Stage.TIERED, Stage.DISKLESS)
     started = partial(_cluster_started, workload.stage) if several else _started
     fresh = several or workload.stage is Stage.FRESH
     with ExitStack() as stack:
@@ -115,6 +116,9 @@ def _cluster_started(stage: Stage, peer: Peer, parent: Path | None) -> Iterator[
         if stage is Stage.TIERED:
             assert isinstance(peer, TieredPeer), "reason_to_skip checked the kind of the peer"
             target = stack.enter_context(peer.start_tiered(Path(directory)))
+        elif stage is Stage.DISKLESS:
+            assert isinstance(peer, DisklessPeer), "reason_to_skip checked the kind of the peer"
+            target = stack.enter_context(peer.start_diskless(Path(directory)))
         else:
             assert isinstance(peer, ClusterPeer), "reason_to_skip checked the kind of the peer"
             target = stack.enter_context(peer.start_cluster(Path(directory)))

@@ -142,7 +142,7 @@ def _report_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="RESULTS.json",
-        help="another results file for the page: clusters-*, tiered-*, rebuild-* or tables-*",
+        help="another results file for the page: clusters-*, tiered-*, rebuild-*, diskless-* or tables-*",
     )
 
 

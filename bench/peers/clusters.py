@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from odradek.bench import machine
-from odradek.bench.model import TIER, PeerFailed, Target
+from odradek.bench.model import DISKLESS_OBJECTS, TIER, PeerFailed, Target
 from odradek.bench.peers.topics import AdminTopics
+from odradek.broker.config.diskless_option import diskless_storage_settings
 from odradek.broker.local_cluster.nodes import NodeFailed, Software
 from odradek.broker.local_cluster.plan import ClusterPlan, NodePlan
 from odradek.testing.cluster.cluster import Cluster
@@ -35,6 +36,7 @@ OF_A_NODE = frozenset(
         "advertised.listeners",
         "log.dirs",
         "rsm.config.dir",
+        "diskless.storage.url",
     )
 )
 """Settings with addresses, ids and paths, which differ by node or run."""
@@ -148,5 +150,18 @@ def three_tiered_brokers(
     configs = {**TIERED, "rsm.config.dir": str(tier)}
     with three_brokers(
         peer, software, directory, configs=configs, controllers=1, further=further
+    ) as target:
+        yield target
+
+
+@contextmanager
+def three_diskless_brokers(peer: str, software: Software, directory: Path) -> Iterator[Target]:
+    """Run three brokers and a separate controller, with the store of diskless topics in a directory."""
+    objects = directory / "objects"
+    objects.mkdir()
+    configs = diskless_storage_settings(str(objects))
+    where = {DISKLESS_OBJECTS: str(objects)}
+    with three_brokers(
+        peer, software, directory, configs=configs, controllers=1, further=where
     ) as target:
         yield target

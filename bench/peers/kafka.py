@@ -47,7 +47,7 @@ class Kafka:
     name = "kafka"
     title = "Apache Kafka"
     default = True
-    lacks: Mapping[Feature, str] = {}
+    lacks: Mapping[Feature, str] = {Feature.DISKLESS: "has no diskless topics"}
 
     def obtain(self) -> None:
         java_program()

@@ -30,6 +30,7 @@ class Kfake:
         self.lacks: Mapping[Feature, str] = {
             Feature.CLUSTER: "all its brokers run in one process",
             Feature.TIERED: "has no tiered storage",
+            Feature.DISKLESS: "has no diskless topics",
             Feature.LZ4: "librdkafka does not detect its support for lz4",
             Feature.TWO_DIRECTORIES: "has at most one log directory",
             Feature.COMPACTION: "does not respond during compaction for longer than client timeouts",

@@ -44,6 +44,7 @@ class LibrdkafkaMock:
     lacks: Mapping[Feature, str] = {
         Feature.CLUSTER: "all its brokers run in one process",
         Feature.TIERED: "keeps the newest few MB of each partition",
+        Feature.DISKLESS: "has no diskless topics",
         Feature.RESTART: "keeps the newest few MB of each partition in memory",
         Feature.CREATE_TOPICS: "has no CreateTopics API",
         Feature.GROUPS: "closes the connection after the newest JoinGroup version that it advertises",

@@ -28,6 +28,7 @@ class Nisshi:
     lacks: Mapping[Feature, str] = {
         Feature.CLUSTER: "is one broker",
         Feature.TIERED: "has no tiered storage",
+        Feature.DISKLESS: "has no diskless topics",
         Feature.RESTART: "keeps its records in memory",
         Feature.COMPACTION: "has no log directories to describe",
     }

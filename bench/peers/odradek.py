@@ -13,7 +13,11 @@ from pathlib import Path
 
 import odradek.bench
 from odradek.bench.model import Feature, Target
-from odradek.bench.peers.clusters import three_brokers, three_tiered_brokers
+from odradek.bench.peers.clusters import (
+    three_brokers,
+    three_diskless_brokers,
+    three_tiered_brokers,
+)
 from odradek.bench.peers.process import ProcessLaunch, free_port, running
 from odradek.bench.peers.topics import AdminTopics
 from odradek.broker.local_cluster.odradek_nodes import OdradekNodes
@@ -64,6 +68,11 @@ class Odradek:
     @contextmanager
     def start_tiered(self, directory: Path) -> Iterator[Target]:
         with three_tiered_brokers(self.name, OdradekNodes(real_seams()), directory) as target:
+            yield target
+
+    @contextmanager
+    def start_diskless(self, directory: Path) -> Iterator[Target]:
+        with three_diskless_brokers(self.name, OdradekNodes(real_seams()), directory) as target:
             yield target
 
     @contextmanager

@@ -25,6 +25,7 @@ class RunningBroker:
         Feature.PROCESS: NOT_STARTED_HERE,
         Feature.CLUSTER: NOT_STARTED_HERE,
         Feature.TIERED: NOT_STARTED_HERE,
+        Feature.DISKLESS: NOT_STARTED_HERE,
         Feature.RESTART: NOT_STARTED_HERE,
         Feature.TWO_DIRECTORIES: NOT_STARTED_HERE,
         Feature.COMPACTION: "the workload would change a setting of the broker",

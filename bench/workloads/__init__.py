@@ -9,6 +9,7 @@ from odradek.bench.workloads import (
     background_load,
     clusters,
     compaction,
+    diskless,
     groups,
     idle_connections,
     latency,
@@ -37,6 +38,7 @@ WORKLOADS: Sequence[Workload] = (
     *clusters.WORKLOADS,
     *tiering.WORKLOADS,
     *rebuild.WORKLOADS,
+    *diskless.WORKLOADS,
 )
 
 FEWER = 3
