@@ -92,6 +92,8 @@ READ_BYTES: Final = 1 << 20
 APPLIED_RECORDS_MAX: Final = 2000
 """Records that one transaction of the state applies at most; more wait for the next one."""
 RETRY_SECONDS: Final = 1.0
+DECODED_BATCHES: Final = 32
+"""Batches of the log that are decoded without a pause for other tasks."""
 COMPARISON_RETRY_SECONDS: Final = 1.0
 CREATED_PARTITIONS_MAX: Final = 1000
 """Partitions of one operation that creates those of the metadata image; a topic is not divided."""
@@ -525,9 +527,11 @@ class DisklessCoordinator:
         data = await self._read_log(start)
         entries: list[LogEntry] = []
         through_offset = self._applied_offset
-        for batch in batches(memoryview(data)):
+        for number, batch in enumerate(batches(memoryview(data)), 1):
             if batch.last_offset >= high_watermark or len(entries) >= APPLIED_RECORDS_MAX:
                 break
+            if number % DECODED_BATCHES == 0:
+                await trio.lowlevel.checkpoint()
             if not batch.is_control:
                 entries.extend(
                     self._decode(record)
