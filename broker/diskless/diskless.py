@@ -24,8 +24,12 @@ from odradek.broker.diskless.coordinators import DisklessCoordinators
 from odradek.broker.diskless.log_reader import DisklessLogReader
 from odradek.broker.diskless.maintenance import Maintenance
 from odradek.broker.diskless.offset_queries import DisklessOffsets
-from odradek.broker.diskless.produce import TopicLogConfigs
-from odradek.broker.diskless.settings import DisklessSettings, check_store, open_store
+from odradek.broker.diskless.settings import (
+    DisklessSettings,
+    TopicLogConfigs,
+    check_store,
+    open_store,
+)
 from odradek.broker.diskless.snapshots import SnapshotEnvironment
 from odradek.broker.diskless.state_store import new_state_store
 from odradek.broker.diskless.wal_writer import WalWriter, WalWriterSettings

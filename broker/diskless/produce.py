@@ -8,7 +8,7 @@ and an error closes the connection.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -25,37 +25,11 @@ from odradek.replication.controller.image import TopicImage
 from odradek.replication.errors import UnknownPartition
 from odradek.seams.offload import RECORDS_LANE
 from odradek.storage.log.batch_validation import ValidationTooSlow, check_produced
-from odradek.storage.log.config import LogConfig
 
 if TYPE_CHECKING:
     from odradek.broker.diskless.diskless import Diskless
 
 UNCERTAIN = "It may be committed later."
-
-
-class TopicLogConfigs:
-    """Effective configs of diskless topics, computed again when a config of the topic or the broker changes."""
-
-    def __init__(
-        self,
-        topic_configs: Callable[[str], Mapping[str, str]],
-        log_config: Callable[[Mapping[str, str] | None], LogConfig],
-    ) -> None:
-        self._topic_configs = topic_configs
-        self._log_config = log_config
-        self._known: dict[str, tuple[Mapping[str, str], LogConfig, LogConfig]] = {}
-
-    def get(self, topic: str) -> LogConfig:
-        configs, defaults = self._topic_configs(topic), self._log_config(None)
-        known = self._known.get(topic)
-        if known is not None and known[0] is configs and known[1] is defaults:
-            return known[2]
-        config = self._log_config(configs)
-        self._known[topic] = configs, defaults, config
-        return config
-
-    def forget(self, topic: str) -> None:
-        self._known.pop(topic, None)
 
 
 @dataclass(slots=True)

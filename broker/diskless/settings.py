@@ -1,4 +1,4 @@
-"""Broker configs of diskless topics with their current values, and the opening of their object store."""
+"""Configs of diskless topics with their current values, and the opening of their object store."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from odradek.storage.diskless.store_settings import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from odradek.broker.config.server_config import ServerConfig
     from odradek.broker.environment import NodeEnvironment
     from odradek.seams import Seams
     from odradek.seams.files import Files
     from odradek.seams.objects import Objects
+    from odradek.storage.log.config import LogConfig
 
 log = logging.getLogger("odradek.diskless")
 
@@ -83,6 +84,31 @@ class DisklessSettings:
     @property
     def producer_id_expiration_ms(self) -> int:
         return self._config.get_int("producer.id.expiration.ms")
+
+
+class TopicLogConfigs:
+    """Effective configs of diskless topics, computed again when a config of the topic or the broker changes."""
+
+    def __init__(
+        self,
+        topic_configs: Callable[[str], Mapping[str, str]],
+        log_config: Callable[[Mapping[str, str] | None], LogConfig],
+    ) -> None:
+        self._topic_configs = topic_configs
+        self._log_config = log_config
+        self._known: dict[str, tuple[Mapping[str, str], LogConfig, LogConfig]] = {}
+
+    def get(self, topic: str) -> LogConfig:
+        configs, defaults = self._topic_configs(topic), self._log_config(None)
+        known = self._known.get(topic)
+        if known is not None and known[0] is configs and known[1] is defaults:
+            return known[2]
+        config = self._log_config(configs)
+        self._known[topic] = configs, defaults, config
+        return config
+
+    def forget(self, topic: str) -> None:
+        self._known.pop(topic, None)
 
 
 async def open_store(environment: NodeEnvironment) -> Objects:
