@@ -81,7 +81,7 @@ class FileCluster:
     """Coordinators whose broker does not respond."""
     bucket: VirtualBucket = field(default_factory=VirtualBucket)
     offload: VirtualOffload = field(default_factory=VirtualOffload)
-    objects: VirtualObjectStore = field(init=False)
+    objects: SteppedObjectStore = field(init=False)
     requests: ClusterRequests = field(init=False)
     environments: dict[int, FileWorkEnvironment] = field(default_factory=dict)
 
@@ -253,9 +253,11 @@ class SteppedObjectStore(VirtualObjectStore):
     """Store whose deletions are steps."""
 
     steps: Steps
+    on_delete: Callable[[str], None] = staticmethod(lambda key: None)
 
     def delete(self, key: str) -> None:
         self.steps.step()
+        self.on_delete(key)
         super().delete(key)
         self.steps.step()
 
