@@ -142,6 +142,7 @@ class Diskless:
 
     def metadata_changed(self, delta: MetadataDelta) -> None:
         """Apply a metadata delta, after the partitions have it."""
+        self.log_configs.forget(topic.name for topic in delta.deleted_topics.values())
         self.coordinators.metadata_changed(delta)
         self.requests.metadata_changed(delta)
         self.reader.metadata_changed(delta)

@@ -16,7 +16,7 @@ from odradek.storage.diskless.store_settings import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from odradek.broker.config.server_config import ServerConfig
     from odradek.broker.environment import NodeEnvironment
@@ -107,8 +107,10 @@ class TopicLogConfigs:
         self._known[topic] = configs, defaults, config
         return config
 
-    def forget(self, topic: str) -> None:
-        self._known.pop(topic, None)
+    def forget(self, topics: Iterable[str]) -> None:
+        """Forget deleted topics."""
+        for topic in topics:
+            self._known.pop(topic, None)
 
 
 async def open_store(environment: NodeEnvironment) -> Objects:
