@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from odradek.broker.diskless.fetch_polls import DisklessKey, Found, WaitingFetch
 from odradek.broker.diskless.log_reader import (
-    RESPONSE_BYTES_MAX,
     UNAVAILABLE,
     DisklessLogReader,
     ReadBatches,
@@ -65,7 +64,6 @@ class DisklessRead(LogReadResult):
         response.error_code = chosen.error_code
         response.high_watermark = response.last_stable_offset = chosen.high_watermark
         response.log_start_offset = chosen.log_start_offset
-        response.records = () if chosen.records is None else (chosen.records,)
         committed = self.params.isolation_level == READ_COMMITTED
         if chosen.error_code:
             response.aborted_transactions = ()
@@ -124,7 +122,7 @@ class DisklessFetch:
         elif read.next_batches and (wanted.max_bytes < 0 or self._params.max_bytes < 0):
             read.fail(ErrorCode.unknown_server_error)  # as in Kafka
         else:
-            left_bytes = min(self._params.max_bytes, RESPONSE_BYTES_MAX) - size_bytes
+            left_bytes = min(self._params.max_bytes, self._reader.response_bytes_max) - size_bytes
             read.choose(min(wanted.max_bytes, max(0, left_bytes)), at_least_one=not size_bytes)
         return DisklessRead(wanted, self._params, read)
 
@@ -151,6 +149,8 @@ class DisklessFetch:
                 read.chosen.fail(UNAVAILABLE)
             read.chosen.error_code = error_for_version(read.chosen.error_code, self._ctx)
             read.set_response()
+            if read.chosen.records is not None:
+                read.response.records = (self._reader.records_to_send(read.chosen.records),)
         self._reader.count(chosen)
 
     def _topic_of(self, wanted: CachedPartition) -> TopicImage | None:
@@ -159,7 +159,7 @@ class DisklessFetch:
     async def _find_all(self) -> None:
         """Find the batches of all diskless partitions that the client may read."""
         params, reader = self._params, self._reader
-        response_bytes = max(1, min(params.max_bytes, RESPONSE_BYTES_MAX))
+        response_bytes = max(1, min(params.max_bytes, reader.response_bytes_max))
         find_bytes = response_bytes
         self.positions = {}
         for wanted in self._wanted:

@@ -18,6 +18,7 @@ import trio
 from odradek.broker.diskless.fetch_polls import DisklessKey, FetchPolls, Found, Routes, is_known
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.schemas.diskless_apis import DisklessFindBatchesBatchInfo
+from odradek.seams.files import Buffer, FileSlice, Path
 from odradek.storage.diskless.batch_reader import (
     BatchReader,
     ObjectNotFound,
@@ -34,8 +35,11 @@ if TYPE_CHECKING:
     from odradek.storage.diskless.object_cache import ObjectCache
 
 RESPONSE_BYTES_MAX: Final = 16 << 20
-"""Size of a response from which on no batches of diskless partitions are added: they stay in memory until they are
+"""Maximum size of a response with diskless partitions, except for its first batch: it stays in memory until it is
 sent."""
+UNSENT_BYTES_MAX: Final = 128 << 20
+"""Bytes of responses that are not sent yet from which on responses are small."""
+SMALL_RESPONSE_BYTES: Final = 64 << 10
 BATCHES_MAX: Final = 2000
 """Batches of one partition that are found at once."""
 FIND_SECONDS: Final = 1.0
@@ -87,6 +91,36 @@ class BatchFinder(Routes, Protocol):
         Repeats the request after retriable errors while the time allows. Raises nothing.
         """
         ...
+
+
+class UnsentRecords:
+    """Records of a large response in memory, until they are sent: the source of one slice, pinned once."""
+
+    __slots__ = ("_data", "_sent", "path", "pins")
+
+    def __init__(self, data: bytearray, sent: Callable[[int], None]) -> None:
+        """`sent` is called with the size in bytes when the last pin is released."""
+        self._data = memoryview(data).toreadonly()
+        self._sent = sent
+        self.pins = 1
+        self.path = Path("diskless/response")
+        """Name for messages; no such file exists."""
+
+    def read_at(self, position: int, size: int, *, nowait: bool = False) -> memoryview:
+        return self._data[position : position + size]
+
+    def is_in_memory(self, position: int, size: int) -> bool:
+        return True
+
+    def pin(self) -> None:
+        self.pins += 1
+
+    def unpin(self) -> None:
+        if not self.pins:
+            raise ValueError(f"{self.path} is not pinned")
+        self.pins -= 1
+        if not self.pins:
+            self._sent(len(self._data))
 
 
 class ReadBatches:
@@ -195,11 +229,33 @@ class DisklessLogReader:
         self.batches = BatchReader(objects, seams.offload, cache, self._open_nursery)
         self.polls = FetchPolls(self.find, requests, is_local, seams.clock, poll_seconds)
         self._is_local = is_local
+        self.unsent_bytes = 0
+        """Bytes of large responses that are not sent yet."""
         self._ends: dict[DisklessKey, _End] = {}
         self.traffic: Callable[[str], PartitionTraffic | None] = lambda topic: None
         """Traffic counters of a topic; None if they are not counted."""
         self._continued: dict[tuple[UUID, int, int], None] = {}
         """Partitions with the next offsets of their consumers, least recently read first."""
+
+    @property
+    def response_bytes_max(self) -> int:
+        """Size of a response from which on no batches of diskless partitions are added.
+
+        It is small while clients that do not receive their responses occupy much memory.
+        """
+        if self.unsent_bytes < UNSENT_BYTES_MAX:
+            return RESPONSE_BYTES_MAX
+        return SMALL_RESPONSE_BYTES
+
+    def records_to_send(self, records: bytearray) -> Buffer | FileSlice:
+        """The records for the response; large ones are counted in `unsent_bytes` until they are sent."""
+        if len(records) <= SMALL_RESPONSE_BYTES:
+            return records
+        self.unsent_bytes += len(records)
+        return FileSlice(UnsentRecords(records, self._sent), 0, len(records))
+
+    def _sent(self, size_bytes: int) -> None:
+        self.unsent_bytes -= size_bytes
 
     def _open_nursery(self) -> trio.Nursery:
         assert self._nursery is not None, "the reader of diskless topics does not run"

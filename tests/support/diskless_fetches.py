@@ -44,6 +44,7 @@ from odradek.replication.controller.image import MetadataImage, PartitionImage, 
 from odradek.replication.errors import NotLeader, UnknownPartition, UnknownTopicId
 from odradek.replication.partition.partition import PartitionTraffic
 from odradek.seams.entropy import SeededEntropy
+from odradek.seams.files import FileSlice
 from odradek.storage.diskless import queries
 from odradek.storage.diskless.memory_state import MemoryDisklessState
 from odradek.storage.diskless.object_cache import ObjectCache
@@ -484,7 +485,9 @@ def partitions_of(response: FetchResponse) -> list[FetchedPartition]:
 
 def offsets_of(partition: FetchedPartition) -> list[int]:
     """Offsets of the records of a response, whose batches have right CRCs."""
-    records = b"".join(bytes(part) for part in partition.records)  # type: ignore[arg-type]
+    records = b"".join(
+        part.read() if isinstance(part, FileSlice) else bytes(part) for part in partition.records
+    )
     return [
         record.offset
         for batch in batches(memoryview(records), check=True)

@@ -12,12 +12,12 @@ import pytest
 import trio
 import trio.testing
 
-from odradek.broker.diskless import fetch as diskless_fetch
 from odradek.broker.diskless import log_reader
 from odradek.broker.fetch.log_reading import READ_COMMITTED
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.fetch_request_reader import ForgottenTopic
 from odradek.protocol.fetch_response_writer import FetchedPartition
+from odradek.seams.files import FileSlice
 from odradek.testing.virtual_object_store import StoreFault, StoreFaultKind
 from tests.support.diskless_fetches import (
     POLL_INTERVAL_MS,
@@ -76,12 +76,35 @@ async def test_size_limits_cut_partitions_except_for_the_first_batch(
 async def test_response_limit_keeps_memory_bounded(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(diskless_fetch, "RESPONSE_BYTES_MAX", 5000)
+    monkeypatch.setattr(log_reader, "RESPONSE_BYTES_MAX", 5000)
     async with DisklessNode().running() as node:
         for _ in range(4):
             node.commit({0: 1, 1: 1}, value_bytes=2000)
         reads = await node.fetch({0: 0, 1: 0})
         assert [len(offsets_of(each)) for each in reads] == [2, 0]
+
+
+async def test_responses_are_small_while_clients_do_not_receive_theirs(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_reader, "UNSENT_BYTES_MAX", 300_000)
+    async with DisklessNode().running() as node:
+        for _ in range(20):
+            node.commit({0: 1}, value_bytes=20_000)
+        unsent = []
+        while node.reader.unsent_bytes < 300_000:
+            (read,) = await node.fetch({0: 0}, partition_bytes=200_000)
+            assert len(offsets_of(read)) == 9
+            unsent.append(read)
+        (read,) = await node.fetch({0: 0}, partition_bytes=200_000)
+        assert offsets_of(read) == [0, 1, 2]
+        for each in unsent:
+            for part in each.records:
+                assert isinstance(part, FileSlice)
+                part.file.unpin()
+        assert node.reader.unsent_bytes == 0
+        (read,) = await node.fetch({0: 0}, partition_bytes=200_000)
+        assert len(offsets_of(read)) == 9
 
 
 async def test_negative_size_is_unknown_server_error_if_there_are_records(
