@@ -17,15 +17,18 @@ import trio
 
 from odradek.broker.diskless.fetch_polls import DisklessKey, FetchPolls, Found, Routes, is_known
 from odradek.protocol.errors import ErrorCode
-from odradek.protocol.schemas.diskless_apis import DisklessFindBatchesBatchInfo
+from odradek.protocol.schemas.diskless_apis import (
+    DisklessFindBatchesBatchInfo,
+    DisklessFindBatchesPartitionResponse,
+    DisklessListOffsetsPartitionResponse,
+)
 from odradek.seams.files import Buffer, FileSlice, Path
 from odradek.storage.diskless.batch_reader import (
     BatchReader,
     ObjectNotFound,
-    ObjectReadError,
     PartitionRead,
 )
-from odradek.storage.diskless.queries import FindPosition
+from odradek.storage.diskless.queries import EARLIEST, LATEST, FindPosition, TimestampPosition
 
 if TYPE_CHECKING:
     from odradek.replication.controller.image import MetadataDelta, MetadataImage, TopicImage
@@ -86,10 +89,16 @@ class BatchFinder(Routes, Protocol):
         strict: bool = False,
         timeout_s: float = ...,
     ) -> Sequence[Found]:
-        """Result of each position, from a replica here if there is one; with `strict`, from the coordinator itself.
+        """Result of each position, from a replica here if there is one; with `strict`, from the leader.
 
         Repeats the request after retriable errors while the time allows. Raises nothing.
         """
+        ...
+
+    async def list_offsets(
+        self, positions: Sequence[TimestampPosition], *, timeout_s: float = ...
+    ) -> Sequence[DisklessListOffsetsPartitionResponse]:
+        """Offset of each timestamp, after everything that the coordinator has appended before."""
         ...
 
 
@@ -140,7 +149,6 @@ class ReadBatches:
         "offset",
         "records",
         "size_bytes",
-        "size_limit",
         "topic",
     )
 
@@ -159,8 +167,6 @@ class ReadBatches:
         self.records: bytearray | None = None
         self.size_bytes = 0
         """Size of the chosen batches, and of `records` once they are read."""
-        self.size_limit = 0
-        """Size within which the batches were chosen last."""
         if found is not None and is_known(found):
             self.take(found)
 
@@ -176,7 +182,6 @@ class ReadBatches:
 
     def choose(self, max_bytes: int, *, at_least_one: bool) -> None:
         """Choose the first batches with at most `max_bytes`."""
-        self.size_limit = max_bytes
         count = size_bytes = 0
         found = self.next_batches
         for batch in found:
@@ -186,11 +191,6 @@ class ReadBatches:
             count += 1
         self.batches, self.next_batches = found[:count], found[count:]
         self.size_bytes = size_bytes
-
-    def choose_again(self, found: Found) -> None:
-        """Choose from other batches, with the same limit, if those that were chosen do not exist any more."""
-        self.take(found)
-        self.choose(self.size_limit, at_least_one=True)
 
     def put(self, partition: PartitionRead) -> None:
         """Take the records that were read. The other batches remain for the next fetch."""
@@ -288,22 +288,46 @@ class DisklessLogReader:
     async def find(
         self, positions: Sequence[FindPosition], max_bytes: int = RESPONSE_BYTES_MAX
     ) -> Sequence[Found]:
-        """Batches from each position; the coordinator confirms what a replica that is behind may not know."""
+        """Batches from each position.
+
+        If a replica that is behind does not have an offset or a partition yet, the leader is asked. A new leader may be
+        behind, too: an offset is out of range only if a strict read says so.
+        """
         found_at = self.polls.now
         found = list(await self._find(positions, max_bytes))
-        doubtful = [
-            number
-            for number, (position, each) in enumerate(zip(positions, found, strict=True))
-            if _is_doubtful(position, each)
-        ]
+        doubtful = _doubtful(positions, found)
         if doubtful:
-            confirmed = await self._find(
+            of_leader = await self._find(
                 [positions[number] for number in doubtful], max_bytes, strict=True
             )
-            for number, each in zip(doubtful, confirmed, strict=True):
+            for number, each in zip(doubtful, of_leader, strict=True):
                 found[number] = each
+            await self._confirm_out_of_range(positions, found, _doubtful(positions, found))
         self._keep_ends(positions, found, found_at)
         return found
+
+    async def _confirm_out_of_range(
+        self, positions: Sequence[FindPosition], found: list[Found], doubtful: Sequence[int]
+    ) -> None:
+        """Replace OFFSET_OUT_OF_RANGE by OFFSET_NOT_AVAILABLE unless the offset is above the high watermark (D-19)."""
+        numbers = [number for number in doubtful if is_known(found[number])]
+        if not numbers:
+            return
+        ends = await self._list_offsets([positions[number] for number in numbers], LATEST)
+        for number, end in zip(numbers, ends, strict=True):
+            if end.error_code is not ErrorCode.none or end.offset >= positions[number].offset:
+                found[number] = DisklessFindBatchesPartitionResponse(
+                    partition_index=positions[number].index,
+                    error_code=ErrorCode.offset_not_available,
+                )
+
+    async def _list_offsets(
+        self, positions: Sequence[FindPosition], timestamp_ms: int
+    ) -> Sequence[DisklessListOffsetsPartitionResponse]:
+        return await self._requests.list_offsets(
+            [TimestampPosition(each.topic_id, each.index, timestamp_ms) for each in positions],
+            timeout_s=FIND_SECONDS,
+        )
 
     def find_end(self, position: FindPosition) -> Found | None:
         """The result for a position at the end of a partition that has had no commit since it was asked last.
@@ -350,50 +374,41 @@ class DisklessLogReader:
 
     async def load(self, reads: Sequence[ReadBatches]) -> None:
         """Read the chosen batches of a fetch from the cache and the store, then read ahead."""
-        failed = await self._load(reads)
-        missing = [read for read, failure in failed if isinstance(failure, ObjectNotFound)]
+        partitions = [PartitionRead(each.topic.name, each.index, each.batches) for each in reads]
+        await self.batches.read(partitions, slow_seconds=SLOW_SECONDS, seconds_max=SECONDS_MAX)
+        missing = []
+        has_failed = False
+        for read, partition in zip(reads, partitions, strict=True):
+            read.put(partition)
+            if partition.failure is None:
+                continue
+            is_missing = isinstance(partition.failure, ObjectNotFound)
+            if not is_missing:
+                self.batches.report(partition)
+            if partition.records is None:
+                has_failed = True
+                read.fail(partition.failure.code)
+                if is_missing:
+                    missing.append((read, partition))
         if missing:
-            await self._find_again(missing)
-            failed = [
-                *((read, why) for read, why in failed if not isinstance(why, ObjectNotFound)),
-                *await self._load([each for each in missing if each.batches], report_missing=True),
-            ]
-        for read, failure in failed:
-            read.fail(failure.code)
-        if failed and not any(each.records for each in reads):
+            await self._confirm_missing(missing)
+        if has_failed and not any(each.records for each in reads):
             await self._clock.sleep(FAILURE_SECONDS)
         self._read_ahead(reads)
 
-    async def _load(
-        self, reads: Sequence[ReadBatches], *, report_missing: bool = False
-    ) -> list[tuple[ReadBatches, ObjectReadError]]:
-        """Read the batches, and return the partitions of which not even the first could be read."""
-        partitions = [PartitionRead(each.topic.name, each.index, each.batches) for each in reads]
-        await self.batches.read(partitions, slow_seconds=SLOW_SECONDS, seconds_max=SECONDS_MAX)
-        failed = []
-        for read, partition in zip(reads, partitions, strict=True):
-            read.put(partition)
-            failure = partition.failure
-            if failure is None:
-                continue
-            if report_missing or not isinstance(failure, ObjectNotFound):
-                self.batches.report(partition)
-            if partition.records is None:
-                failed.append((read, failure))
-        return failed
-
-    async def _find_again(self, reads: Sequence[ReadBatches]) -> None:
-        """Let the coordinators confirm batches whose objects do not exist."""
-        positions = [
-            FindPosition(each.topic.id, each.index, each.offset, max(1, each.size_limit))
-            for each in reads
-        ]
-        results = await self._find(positions, RESPONSE_BYTES_MAX, strict=True)
-        for read, found in zip(reads, results, strict=True):
-            if is_known(found):
-                read.choose_again(found)
-            else:
+    async def _confirm_missing(self, missing: Sequence[tuple[ReadBatches, PartitionRead]]) -> None:
+        """Report objects that do not exist, unless their batches were deleted: a replica that is behind still has them."""
+        starts = await self._list_offsets(
+            [FindPosition(read.topic.id, read.index, read.offset, 1) for read, _ in missing],
+            EARLIEST,
+        )
+        for (read, partition), start in zip(missing, starts, strict=True):
+            if start.error_code is not ErrorCode.none:
                 read.fail(UNAVAILABLE)
+            elif start.offset > read.offset:
+                read.fail(ErrorCode.offset_out_of_range)
+            else:
+                self.batches.report(partition)
 
     def is_continued(self, topic_id: UUID, index: int, offset: int) -> bool:
         """Whether an earlier response ended at this offset, so that the consumer reads sequentially."""
@@ -426,8 +441,14 @@ class DisklessLogReader:
             traffic.failed_fetches += each.error_code is not ErrorCode.none
 
 
-def _is_doubtful(position: FindPosition, found: Found) -> bool:
-    """Whether a replica may be behind: it does not know the partition or the offset yet."""
-    if found.error_code is ErrorCode.offset_out_of_range:
-        return position.offset > found.high_watermark
-    return found.error_code in (ErrorCode.unknown_topic_id, ErrorCode.unknown_topic_or_partition)
+def _doubtful(positions: Sequence[FindPosition], found: Sequence[Found]) -> list[int]:
+    """Numbers of results of a replica that may be behind: it does not have the partition or the offset yet."""
+    return [
+        number
+        for number, (position, each) in enumerate(zip(positions, found, strict=True))
+        if (
+            each.error_code is ErrorCode.offset_out_of_range
+            and position.offset > each.high_watermark
+        )
+        or each.error_code in (ErrorCode.unknown_topic_id, ErrorCode.unknown_topic_or_partition)
+    ]

@@ -19,7 +19,7 @@ from odradek.protocol.records.records import Record, decode_lazily
 from odradek.protocol.schemas.diskless_apis import (
     DisklessDeleteRecordsPartitionResult,
     DisklessFindBatchesBatchInfo,
-    DisklessListOffsetsPartitionResponse,
+    DisklessFindBatchesPartitionResponse,
 )
 from odradek.seams.offload import RECORDS_LANE, Offload
 from odradek.seams.values import value_class
@@ -48,10 +48,6 @@ _CLIENT_ERRORS: Final = {
 
 class OffsetRequests(BatchFinder, Protocol):
     """Requests to coordinators. They are repeated while errors are retriable, and raise nothing."""
-
-    async def list_offsets(
-        self, positions: Sequence[TimestampPosition], *, timeout_s: float = ...
-    ) -> Sequence[DisklessListOffsetsPartitionResponse]: ...
 
     async def delete_records(
         self, positions: Sequence[DeletePosition], *, timeout_s: float = ...
@@ -178,7 +174,9 @@ class DisklessOffsets:
         await self._reader.batches.read(reads)
         results: list[TimestampAndOffset | KafkaError] = []
         for search, of_partition, read in zip(searches, found, reads, strict=True):
-            if of_partition.error_code is ErrorCode.offset_out_of_range:
+            if _is_behind(of_partition, search.offset):
+                results.append(client_error(ErrorCode.coordinator_load_in_progress))
+            elif of_partition.error_code is ErrorCode.offset_out_of_range:
                 results.append(NOT_FOUND)  # deleted meanwhile
             elif of_partition.error_code is not ErrorCode.none:
                 results.append(client_error(of_partition.error_code))
@@ -223,8 +221,10 @@ class DisklessOffsets:
                 max_batches=BATCHES_SCANNED,
                 strict=True,
             )
-            if found.error_code is ErrorCode.offset_out_of_range or not found.batches:
+            if found.high_watermark == offset or _is_deleted(found, offset):
                 return None
+            if _is_behind(found, offset):
+                raise client_error(ErrorCode.coordinator_load_in_progress)
             if found.error_code is not ErrorCode.none:
                 raise client_error(found.error_code)
             for batch in found.batches:
@@ -244,6 +244,17 @@ class _Search:
 
     def position(self, max_bytes: int) -> FindPosition:
         return FindPosition(self.query.topic.id, self.query.index, self.offset, max_bytes)
+
+
+def _is_behind(found: DisklessFindBatchesPartitionResponse, offset: int) -> bool:
+    """Whether a new leader has not applied the batch at `offset` yet, which a strict read has returned."""
+    return found.error_code in (ErrorCode.none, ErrorCode.offset_out_of_range) and (
+        found.high_watermark <= offset
+    )
+
+
+def _is_deleted(found: DisklessFindBatchesPartitionResponse, offset: int) -> bool:
+    return found.error_code is ErrorCode.offset_out_of_range and offset < found.log_start_offset
 
 
 def _largest_timestamp(batch: DisklessFindBatchesBatchInfo) -> int:

@@ -87,6 +87,8 @@ class FakeCoordinator:
         self.replica: MemoryDisklessState | None = None
         """State of the replica on the broker of the reader; None: the broker has none."""
         self.is_available = True
+        self.lagging: MemoryDisklessState | None = None
+        """State of a new leader that has not applied its whole log; its strict reads wait until it has."""
         self.calls: list[tuple[list[FindPosition], bool]] = []
         """Positions and strictness of every request."""
         self._entries: list[LogEntry] = []
@@ -127,7 +129,7 @@ class FakeCoordinator:
                 )
                 for each in positions
             ]
-        state = self.replica if is_local else self.leader
+        state = self.replica if is_local else (self.lagging or self.leader)
         assert state is not None
         return queries.find_batches(state, positions, max_bytes=max_bytes, max_batches=max_batches)
 
@@ -135,7 +137,7 @@ class FakeCoordinator:
         self, positions: Sequence[TimestampPosition], *, timeout_s: float = 10.0
     ) -> Sequence[DisklessListOffsetsPartitionResponse]:
         await trio.sleep(0.002)
-        if not self.is_available:
+        if not self.is_available or self.lagging is not None:
             return [
                 DisklessListOffsetsPartitionResponse(
                     partition_index=each.index, error_code=_NO_COORDINATOR

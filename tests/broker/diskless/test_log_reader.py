@@ -18,6 +18,7 @@ from odradek.protocol.errors import ErrorCode
 from odradek.protocol.fetch_request_reader import ForgottenTopic
 from odradek.protocol.fetch_response_writer import FetchedPartition
 from odradek.seams.files import FileSlice
+from odradek.storage.diskless.memory_state import MemoryDisklessState
 from odradek.testing.virtual_object_store import StoreFault, StoreFaultKind
 from tests.support.diskless_fetches import (
     POLL_INTERVAL_MS,
@@ -147,6 +148,29 @@ async def test_replica_that_is_behind_never_gives_offset_out_of_range(
         (read,) = await node.fetch({0: 8}, max_wait_ms=0)
         assert read.error_code == ErrorCode.replica_not_available
         node.coordinator.is_available = True
+        (read,) = await node.fetch({0: 11}, max_wait_ms=0)
+        assert read.error_code == ErrorCode.offset_out_of_range
+
+
+async def test_new_leader_that_is_behind_never_gives_offset_out_of_range(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """D-10: a leader responds to FindBatches before it has applied its whole log."""
+    async with DisklessNode().running() as node:
+        node.commit({0: 5})
+        node.coordinator.lagging = MemoryDisklessState(0)
+        node.coordinator.lagging.restore(node.coordinator.leader.snapshot())
+        node.commit({0: 5})
+        (read,) = await node.fetch({0: 10}, max_wait_ms=0)
+        assert read.error_code == ErrorCode.replica_not_available
+        responses: list[Any] = []
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(_fetch_into, max_wait_ms=5000), responses, node, {0: 8})
+            await trio.sleep(0.5)
+            assert not responses
+            node.coordinator.lagging = None
+        (read,), _ = responses
+        assert offsets_of(read) == list(range(5, 10))
         (read,) = await node.fetch({0: 11}, max_wait_ms=0)
         assert read.error_code == ErrorCode.offset_out_of_range
 
