@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -19,8 +19,10 @@ from odradek.protocol.records.batch import batches
 from odradek.protocol.schemas.diskless_apis import (
     DisklessCommitBatch,
     DisklessCommitFileRequest,
+    DisklessCommitFileResponse,
 )
 from odradek.replication.controller.image import MetadataImage, PartitionImage, TopicImage
+from odradek.seams.containment import Containment
 from odradek.storage.diskless.memory_state import MemoryDisklessState
 from odradek.storage.diskless.object_key import object_key
 from odradek.storage.diskless.state import DisklessState, LogEntry
@@ -251,3 +253,59 @@ def refused(code: ErrorCode) -> Iterator[None]:
     with pytest.raises(KafkaError) as error:
         yield
     assert error.value.code is code, error.value
+
+
+@asynccontextmanager
+async def running(replica: Replica) -> AsyncIterator[Replica]:
+    """Run the coordinator as `DisklessCoordinators` does."""
+    tasks: Containment[Any] = Containment(
+        "the coordinator of diskless topics",
+        type(replica.coordinator).mark_failed,
+        name=lambda coordinator: coordinator.name,
+        consequence="…",
+    )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(tasks.keep_running, replica.coordinator, replica.coordinator.run)
+        await settle()
+        yield replica
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def leading(replica: Replica | None = None, **more: Any) -> AsyncIterator[Replica]:
+    """A leader that has created the partition of `t` and serves."""
+    replica = replica or new_replica(**more)
+    replica.coordinator.lead_since(0)
+    async with running(replica):
+        replica.commit_through(replica.log.end_offset - 1)
+        await settle()
+        yield replica
+
+
+class Call:
+    """A call of an operation in a task."""
+
+    def __init__(self, nursery: trio.Nursery, call: Callable[[], Awaitable[Any]]) -> None:
+        self.result: Any = None
+        self.error: KafkaError | None = None
+        nursery.start_soon(self._run, call)
+
+    async def _run(self, call: Callable[[], Awaitable[Any]]) -> None:
+        try:
+            self.result = await call()
+        except KafkaError as error:
+            self.error = error
+
+    @property
+    def is_done(self) -> bool:
+        return self.result is not None or self.error is not None
+
+
+def begin_commit(nursery: trio.Nursery, replica: Replica, number: int = 0, **batch: Any) -> Call:
+    request = commit_request(replica.clock.wall_ms(), commit_batch(**batch), number=number)
+    return Call(nursery, lambda: replica.coordinator.commit_file(request))
+
+
+def offsets(call: Call) -> list[int]:
+    response: DisklessCommitFileResponse = call.result
+    return [result.assigned_base_offset for result in response.batches]

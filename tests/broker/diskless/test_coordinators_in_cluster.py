@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import trio
 
 from odradek.broker.coordination.internal_topics import DISKLESS_METADATA_TOPIC
@@ -210,7 +212,7 @@ def test_find_coordinator_finds_the_leader_of_a_metadata_partition() -> None:
     run_cluster(main)
 
 
-async def _find(cluster: DisklessCluster, key: str) -> object:
+async def _find(cluster: DisklessCluster, key: str) -> Any:
     request = {"key_type": 100, "coordinator_keys": [key]}
     response = await cluster.nodes.ask(5, apis.FIND_COORDINATOR, request)
     return response.coordinators[0]

@@ -28,7 +28,6 @@ from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_files import VirtualFiles
 from odradek.testing.virtual_offload import VirtualOffload
-from tests.broker.diskless.test_coordinator import leading, running
 from tests.support.diskless_cluster import DisklessCluster, run_cluster
 from tests.support.diskless_coordinators import (
     TOPIC_ID,
@@ -36,7 +35,9 @@ from tests.support.diskless_coordinators import (
     Replica,
     commit_batch,
     commit_request,
+    leading,
     new_replica,
+    running,
     settle,
 )
 
