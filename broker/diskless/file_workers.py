@@ -180,6 +180,8 @@ class CoordinatorFiles:
         self._owners: dict[int, Target] = {}
         self._checked_key = ""
         """Every file up to this key has an owner."""
+        self._next_check_ms = 0
+        """Time before which no other file is old."""
         self._refused: dict[str, float] = {}
         """Files whose next owner refused them, with the time to try them again."""
 
@@ -318,16 +320,24 @@ class CoordinatorFiles:
         Each file is checked once, when it is so old that no commit of it can arrive any more. If a preceding
         owner knows the file then, it hands it over at some time.
         """
+        now_ms = self._environment.clock.wall_ms()
+        if now_ms < self._next_check_ms:
+            return False
         files = await self._coordinator.query(partial(_files_after, after=self._checked_key))
         old = [each for each in files if self._is_old(each)]
-        if not old:
-            return False
         for file in await self._without_owner([each for each in old if not each.is_owner]):
             response = await self._coordinator.take_ownership(_hand_over_request(self._id, file))
             if response.error_code is not ErrorCode.none:
                 raise KafkaError(response.error_code, response.error_message or "")
             self._environment.taken_over += 1
-        self._checked_key = old[-1].object_key
+        if old:
+            self._checked_key = old[-1].object_key
+        if len(old) < len(files):
+            self._next_check_ms = files[len(old)].uploaded_ms + FILE_AGE_MS
+        elif (
+            len(files) < PAGE_FILES
+        ):  # a file that is committed later is younger than the commit window
+            self._next_check_ms = now_ms + FILE_AGE_MS - COMMIT_WINDOW_MS
         return len(old) == PAGE_FILES
 
     async def _without_owner(self, files: Sequence[FileState]) -> Sequence[FileState]:

@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import pytest
 import trio
 
+from odradek.storage.diskless.memory_state import MemoryDisklessState
 from odradek.storage.diskless.state import FileStatus
 from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_object_store import StoreFault, StoreFaultKind
@@ -248,6 +249,26 @@ async def test_many_files_are_released_page_by_page(
             await clock.run_for(4 * GRACE_MS / 1000)
         assert cluster.bucket.objects == {}
         assert [cluster.state(each).counts().files for each in (0, 1)] == [0, 0]
+
+
+async def test_owners_are_checked_when_the_next_file_is_old(
+    new_cluster: NewCluster, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state is not searched for files that cannot be old yet."""
+    reads = []
+    files = MemoryDisklessState.files
+    monkeypatch.setattr(
+        MemoryDisklessState,
+        "files",
+        lambda self, *arguments: reads.append(1) or files(self, *arguments),
+    )
+    async with new_cluster(1) as cluster, cluster.working():
+        await clock.run_for(FILE_AGE_SECONDS / 2)
+        for number in range(3):
+            await cluster.commit(number, (0,))
+            await clock.run_for(60)
+        await clock.run_for(2 * FILE_AGE_SECONDS)
+        assert 4 <= len(reads) <= 12
 
 
 async def play(cluster: FileCluster, clock: VirtualClock) -> None:
