@@ -2,8 +2,8 @@
 
 | message | field | tag | type |
 |---|---|---|---|
-| MetadataRequest | `rack` | 21640 | string; empty if the client has no rack |
-| MetadataResponse, partition | `preferred_produce_brokers` | 21640 | array of int32: broker ids |
+| Metadata request | `RACK_OF_CLIENT` | 21640 | string; empty if the client has no rack |
+| Metadata response, partition | `PREFERRED_BROKERS` | 21640 | array of int32: broker ids |
 
 KIP-1163 adds the fields in a later version of Metadata. Clients of Apache Kafka do not send the first field, and only
 responses to requests with it have the second one.

@@ -16,8 +16,16 @@ from odradek.storage.diskless.sqlite_state import SqliteDisklessState, database_
 from odradek.storage.diskless.state import SnapshotCancelled, StateDamaged
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_files import VirtualFiles
-from tests.storage.diskless.test_sqlite_state import IDENTITY, apply, opened
-from tests.storage.diskless.test_state import TOPIC, batch, committed, created, key
+from tests.support.diskless_states import (
+    IDENTITY,
+    TOPIC,
+    apply,
+    batch,
+    committed,
+    created,
+    key,
+    opened,
+)
 
 
 def contents(state: SqliteDisklessState) -> object:

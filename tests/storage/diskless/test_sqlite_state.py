@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import sqlite3
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import pytest
@@ -19,25 +18,20 @@ from odradek.storage.diskless import sqlite_state
 from odradek.storage.diskless.sqlite_check import StateIdentity
 from odradek.storage.diskless.sqlite_schema import MIGRATIONS, migrate
 from odradek.storage.diskless.sqlite_state import (
-    SqliteDisklessState,
     database_path,
-    open_state,
     remove_database,
 )
-from odradek.storage.diskless.state import LogEntry, StateDamaged
-from tests.storage.diskless.test_state import TOPIC, batch, committed, created, deleted, key
-
-IDENTITY = StateIdentity("cluster", UUID(int=5), 3)
-
-
-def opened(directory: Path, identity: StateIdentity = IDENTITY) -> SqliteDisklessState:
-    return open_state(RealFiles(), database_path(directory, 3), identity)
-
-
-def apply(state: SqliteDisklessState, *records: Any) -> None:
-    for record in records:
-        offset = state.applied_offset + 1
-        state.apply([LogEntry(offset, 1000 + offset, record)], offset)
+from odradek.storage.diskless.state import StateDamaged
+from tests.support.diskless_states import (
+    TOPIC,
+    apply,
+    batch,
+    committed,
+    created,
+    deleted,
+    key,
+    opened,
+)
 
 
 def filled(directory: Path, batches: int = 3) -> Path:
