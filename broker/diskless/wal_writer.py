@@ -170,6 +170,8 @@ class WalWriter:
         self._space_lock = PromptLock()
         self._space = trio.Event()
         """Set when a file has its outcomes."""
+        self._waiting = 0
+        """Batches that wait for space."""
         self._files = 0
         """Files that are taken from the buffer and do not have all outcomes."""
         self._is_closed = False
@@ -204,14 +206,21 @@ class WalWriter:
         Raises KafkaError if the writer is closed.
         """
         if not self.has_space(size_bytes):
-            async with self._space_lock:
-                while not self.has_space(size_bytes):
-                    await self._space.wait()
+            self._waiting += 1
+            try:
+                async with self._space_lock:
+                    while not self._fits(size_bytes):
+                        await self._space.wait()
+            finally:
+                self._waiting -= 1
         if self._is_closed:
             raise KafkaError(ErrorCode.not_leader_or_follower, "The broker is shutting down.")
 
     def has_space(self, size_bytes: int) -> bool:
-        """Whether a batch of that size can be added at once."""
+        """Whether a batch of that size can be added at once: there is space, and no earlier batch waits for it."""
+        return not self._waiting and self._fits(size_bytes)
+
+    def _fits(self, size_bytes: int) -> bool:
         return (
             not self.buffered_bytes
             or self.buffered_bytes + size_bytes <= self._bytes_max
@@ -281,7 +290,8 @@ class WalWriter:
             )
         finally:
             turns.end(turns.coordinator_ids)
-            self._fail(file.batches, ErrorCode.unknown_server_error, "The batch was not committed.")
+            text = "The commit of the batch was interrupted."
+            self._fail(file.batches, ErrorCode.request_timed_out, text)
             self.buffered_bytes -= file.size_bytes
             self._files -= 1
             self._slots.release()

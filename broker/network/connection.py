@@ -435,6 +435,8 @@ class ClientConnection:
         while True:
             await self._send_due(deferred)
             if not deferred:
+                if self._is_over:
+                    self._step_requests = self._step_bytes = 0  # no turn follows
                 return
             if self._is_over or len(deferred) >= DEFERRED_MAX:
                 await self._wait_until_due(deferred, receives=False)

@@ -400,6 +400,28 @@ def test_producers_wait_while_the_memory_is_in_use() -> None:
     run(scenario, max_bytes=1000)
 
 
+def test_waiting_batches_are_added_in_the_order_of_their_calls() -> None:
+    """A large batch does not wait for ever while small ones are added."""
+
+    async def scenario(broker: Broker) -> None:
+        broker.world.bucket.inject(StoreFault(StoreFaultKind.SLOW, operations=("put",), seconds=2))
+        order: list[int] = []
+
+        async def produce(number: int, size: int) -> None:
+            await broker.add(batch(1, size=size))
+            order.append(number)
+
+        while broker.writer.has_space(600):
+            await broker.add(batch(1, size=500))
+        async with trio.open_nursery() as nursery:
+            for number, size in enumerate((1500, 50, 700, 50)):
+                nursery.start_soon(produce, number, size)
+                await trio.sleep(0.01)
+        assert order == [0, 1, 2, 3]
+
+    run(scenario, max_bytes=1000)
+
+
 def test_close_commits_what_is_buffered_and_refuses_more() -> None:
     async def scenario(broker: Broker) -> None:
         added = await broker.add(batch(1))
