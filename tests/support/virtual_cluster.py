@@ -96,8 +96,8 @@ class Nodes:
             await self.brokers.pop(number).stopped.wait()
 
     def kill(self, number: int) -> None:
-        """Cut the power of a node. It does not start again."""
-        self.machines[number].power.cut()
+        """Cut the power of a node. `start` starts it again on its disk, with the writes that were not durable lost."""
+        self.machines[number] = self.world.restart(self.machines[number], seed=number)
         self.scopes.pop(number).cancel()
         del self.brokers[number]
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import trio
 
 from odradek.broker.coordination.internal_topics import DISKLESS_METADATA_TOPIC
 from odradek.protocol import apis
 from odradek.protocol.errors import ErrorCode
+from odradek.protocol.schemas.diskless_apis import DisklessCommitBatchResult
 from tests.support.diskless_cluster import DisklessCluster, run_cluster
 
 
@@ -93,6 +95,50 @@ def test_pending_commit_survives_the_crash_of_its_coordinator() -> None:
                 await trio.sleep(0.02)
         assert sorted(offsets) == [1 + 10 * number for number in range(12)]
         assert await cluster.latest(client) == 121
+
+    run_cluster(main)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [range(3, 60, 20), pytest.param(range(0, 160, 4), marks=pytest.mark.slow)],
+    ids=["some", "all"],
+)
+def test_commit_takes_effect_once_if_its_coordinator_is_killed_at_any_step(steps: range) -> None:
+    """D-16, D-17: the power of the coordinator's broker fails during a commit: before the append, before or after the
+    high watermark, before the apply or before the response."""
+
+    async def main(cluster: DisklessCluster) -> None:
+        await cluster.create(1)
+        await cluster.commit(4, 0)
+        end = 1
+        for number, passes in enumerate(steps):
+            leader = cluster.leader_of(0)
+            client = cluster.other_than(leader)
+            results: list[DisklessCommitBatchResult] = []
+
+            async def commit(
+                broker: int = client,
+                into: list[DisklessCommitBatchResult] = results,
+                sequence: int = 3 * number,
+            ) -> None:
+                into.extend(
+                    await cluster.commit(broker, 0, records=3, producer_id=1, sequence=sequence)
+                )
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(commit)
+                for _ in range(passes):
+                    await trio.lowlevel.checkpoint()
+                cluster.nodes.kill(leader)
+            assert results[0].error_code is ErrorCode.none, (passes, results)
+            assert results[0].assigned_base_offset == end, passes
+            end += 3
+            await cluster.nodes.start(leader)
+            assert await cluster.latest(leader) == end, passes
+            again = await cluster.commit(leader, 0, records=3, producer_id=1, sequence=3 * number)
+            assert again[0].is_duplicate
+            assert again[0].assigned_base_offset == end - 3
 
     run_cluster(main)
 
