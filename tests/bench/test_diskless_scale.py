@@ -41,7 +41,8 @@ def test_day_follows_from_rates_and_prices() -> None:
     assert day.put_dollars == pytest.approx(day.objects * 5e-6)
     assert day.owners == pytest.approx(1)
     assert 0.85 < day.commits / day.objects < 0.95
-    assert 1 < day.gets_coalesced / day.objects < day.gets_of_members / day.objects
+    assert day.objects < day.gets_whole < day.gets_coalesced < day.gets_of_members
+    assert day.gets_whole < 2.5 * day.objects
     assert diskless_scale.classic_dollars() == pytest.approx(5760)
 
 
