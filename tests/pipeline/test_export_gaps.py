@@ -23,8 +23,16 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 RECORDS = 1200
-QUICK = {"remote.log.manager.task.interval.ms": "100", "log.initial.task.delay.ms": "100"}
-TIERED = {"remote.storage.enable": "true", "internal.segment.bytes": "10000"}
+QUICK = {
+    "remote.log.manager.task.interval.ms": "100",
+    "log.initial.task.delay.ms": "100",
+    "log.retention.check.interval.ms": "100",
+}
+TIERED = {
+    "remote.storage.enable": "true",
+    "internal.segment.bytes": "10000",
+    "local.retention.bytes": "1",
+}
 TIMEOUT_SECONDS = 60.0
 
 
@@ -35,7 +43,7 @@ def tier(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def broker(tier: Path) -> Iterator[Broker]:
-    """Broker with a topic of several segments, all of which but the active one are tiered."""
+    """Broker with a topic of several segments, all of which but the active one are only in the store."""
     with Broker(configs=QUICK, tiered=tier) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         for made in admin.create_topics([NewTopic("events", 1, config=TIERED)]).values():
@@ -46,7 +54,9 @@ def broker(tier: Path) -> Iterator[Broker]:
             producer.poll(0)
         producer.flush()
         deadline = time.monotonic() + TIMEOUT_SECONDS
-        while len(list(tier.rglob("*.manifest"))) < 5:
+        partition = broker.node.partitions.opened("events", 0)
+        assert partition is not None
+        while len(partition.log.segments) > 1 or not partition.log.local_log_start_offset:
             assert time.monotonic() < deadline, "nothing was tiered"
             time.sleep(0.1)
         yield broker
