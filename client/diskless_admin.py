@@ -36,6 +36,8 @@ BATCHES_PER_REQUEST = 2000
 TOPICS_PER_REQUEST = 500
 SETTLE_S = 2.0
 RETRY_S = 0.1
+LOG_STARTS_MAX = 20
+"""Requests for the first batch of a partition whose log start offset increases all the time."""
 _INT32_MAX = 2**31 - 1
 _UNKNOWN = (ErrorCode.unknown_topic_id, ErrorCode.unknown_topic_or_partition)
 _ELSEWHERE = (ErrorCode.not_coordinator, ErrorCode.coordinator_not_available)
@@ -200,15 +202,17 @@ class DisklessAdmin:
     async def _found(
         self, topic_id: UUID, index: int, offset: int, max_batches: int
     ) -> FoundBatches:
-        response = await self._ask_coordinator(topic_id, index, offset, max_batches)
-        start, code = response.log_start_offset, response.error_code
-        if code == ErrorCode.offset_out_of_range and offset < start:
-            response = await self._ask_coordinator(topic_id, index, start, max_batches)
-            code = response.error_code
+        at = offset
+        for _ in range(LOG_STARTS_MAX):
+            response = await self._ask_coordinator(topic_id, index, at, max_batches)
+            start, code = response.log_start_offset, response.error_code
+            if code != ErrorCode.offset_out_of_range or at >= start:
+                break
+            at = start  # retention may raise it again meanwhile
         if code == ErrorCode.offset_out_of_range:
             raise KafkaError(
                 code,
-                f"offset {offset} is not between the log start offset {start} and the high watermark "
+                f"offset {at} is not between the log start offset {start} and the high watermark "
                 f"{response.high_watermark}",
             )
         check(code, about=f"partition {index}")

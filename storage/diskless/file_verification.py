@@ -117,15 +117,15 @@ class FileAudit:
     def miscounted(self, relisted: FileAudit) -> list[str]:
         """Problems of files whose number of live batches is not what was found in partitions.
 
-        `relisted` has the files of a later listing. A file whose number has changed meanwhile has no problem: its
-        batches are being committed or deleted.
+        `relisted` has the files of a later listing. A file whose number has changed meanwhile, or that was committed after
+        the first listing, has no problem: its batches are being committed or deleted.
         """
         problems = []
         for key, file in sorted(self.files.items()):
             later = relisted.files.get(key)
-            if later is None or later.live_batches != file.live_batches:
+            if later is None or not file.by_coordinator:
                 continue
-            if file.live_batches != len(file.batches):
+            if later.live_batches == file.live_batches != len(file.batches):
                 problems.append(
                     f"{key}: its coordinators count {file.live_batches} live batches, but partitions have "
                     f"{len(file.batches)}"

@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from odradek.cli import diskless, diskless_verify
+from odradek.cli.diskless_verify import DisklessVerification
 from odradek.cli.errors import CommandFailed, WrongUsage
 from odradek.cli.main import build_parser
 from odradek.client.metadata import open_cluster
@@ -182,6 +183,45 @@ async def test_batches_begin_at_log_start_offset(run: Commands) -> None:
     assert found["log_start_offset"] == found["batches"][0]["base_offset"] == 3
     with pytest.raises(KafkaError, match="offset 7 is not between the log start offset 3 and"):
         await run("batches", "-t", "orders", "-p", "0", "--offset", "7")
+
+
+async def test_batches_of_partition_whose_log_start_offset_increases(
+    run: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retention deletes records between the requests."""
+    find = run.world._found
+
+    def find_and_delete(topic_id: Any, index: int, offset: int, limit: int) -> dict[str, Any]:
+        found = find(topic_id, index, offset, limit)
+        if found["log_start_offset"] < 4:
+            delete_records(run, 0, found["log_start_offset"] + 2)
+        return found
+
+    delete_records(run, 0, 1)
+    monkeypatch.setattr(run.world, "_found", find_and_delete)
+    found = await run.json("batches", "-t", "orders", "-p", "0")
+    assert (found["log_start_offset"], len(found["batches"])) == (5, 1)
+
+
+async def test_verify_ignores_file_that_was_committed_meanwhile(
+    run: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its batch is deleted again before the files are listed for the second time."""
+    found = DisklessVerification._find_batches
+    listed = DisklessVerification._miscounted
+
+    async def find(self: Any, audit: Any, topic: str, index: int) -> list[str]:
+        if index == 2:
+            run.world.commit(("orders", 2, 1), uploaded_ms=T0 + 3000)
+        return await found(self, audit, topic, index)
+
+    async def list_again(self: Any, audit: Any) -> list[str]:
+        delete_records(run, 2, 1)
+        return await listed(self, audit)
+
+    monkeypatch.setattr(DisklessVerification, "_find_batches", find)
+    monkeypatch.setattr(DisklessVerification, "_miscounted", list_again)
+    assert (await run.verify())["problems"] == []
 
 
 async def test_batches_of_classic_topic_fail(run: Commands) -> None:
