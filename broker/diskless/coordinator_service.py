@@ -16,6 +16,7 @@ from uuid import UUID
 import trio
 
 from odradek.broker.coordination.coordinator_runtime import NotCoordinator
+from odradek.broker.coordination.internal_topics import DISKLESS_METADATA_TOPIC
 from odradek.broker.diskless.coordinators import DisklessCoordinators
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.schemas.diskless_apis import (
@@ -442,15 +443,18 @@ class CoordinatorService:
         async def describe(coordinator_id: int) -> None:
             result = await in_time(lambda: self._describe(coordinator_id), request.timeout_ms)
             if isinstance(result, KafkaError):
-                result = DisklessDescribedCoordinator(
-                    **{**NOTHING_DESCRIBED, "coordinator_id": coordinator_id},
-                    **error_fields(result),
-                )
+                result = _failed_description(coordinator_id, result)
             described[coordinator_id] = result
 
-        await in_parallel(describe, [(coordinator_id,) for coordinator_id in wanted])
+        here = {coordinator.coordinator_id for coordinator in self.coordinators}
+        await in_parallel(describe, [(each,) for each in here.intersection(wanted)])
+        missing = NotCoordinator(
+            f"this broker has no replica of this partition of {DISKLESS_METADATA_TOPIC}"
+        )
         return DisklessDescribeCoordinatorsResponse(
-            coordinators=tuple([described[coordinator_id] for coordinator_id in wanted])
+            coordinators=tuple(
+                [described.get(each) or _failed_description(each, missing) for each in wanted]
+            )
         )
 
     async def _describe(self, coordinator_id: int) -> DisklessDescribedCoordinator:
@@ -475,6 +479,12 @@ class CoordinatorService:
             files_to_delete=counts.files_to_delete,
             oldest_file_ms=coordinator.now_ms() if oldest_file_ms is None else oldest_file_ms,
         )
+
+
+def _failed_description(coordinator_id: int, error: KafkaError) -> DisklessDescribedCoordinator:
+    return DisklessDescribedCoordinator(
+        coordinator_id=coordinator_id, **NOTHING_DESCRIBED, **error_fields(error)
+    )
 
 
 def _describe_state(state: DisklessState) -> tuple[int, StateCounts, int | None]:

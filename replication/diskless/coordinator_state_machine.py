@@ -83,6 +83,8 @@ HIGH_WATERMARK: Final = -1
 HEADS_MAX: Final = 8192
 """Heads of each kind that are kept without a pending operation."""
 LOG_APPEND_TIME: Final = 1
+RECORDS_MAX: Final = 1 << 31
+"""A batch has fewer records or as many: its last offset delta has 31 bits."""
 NO_PRODUCER: Final = -1
 
 PartitionKey = tuple[UUID, int]
@@ -822,7 +824,7 @@ class FileCommit:
 
     def _check_extent(self, batch: DisklessCommitBatch) -> None:
         if (
-            batch.last_offset < batch.base_offset
+            not 0 <= batch.last_offset - batch.base_offset < RECORDS_MAX
             or batch.size <= 0
             or batch.byte_offset < 0
             or batch.byte_offset + batch.size > self._request.file_size

@@ -461,3 +461,110 @@ async def test_request_without_time_is_timed_out(
     )
     response = await brokers.handle(1, apis.DISKLESS_COMMIT_FILE, request)
     assert codes(response.batches) == ["request_timed_out"]
+
+
+INT64_MAX = (1 << 63) - 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"base_offset": -5, "last_offset": INT64_MAX - 6},
+        {"base_offset": 10, "last_offset": 3},
+        {"byte_offset": -1},
+        {"size": 0},
+        {"size": -7},
+        {"size": 100_000},
+        {"partition_index": -1},
+        {"partition_index": 1 << 30},
+        {"topic_id": UUID(int=0)},
+        {"producer_id": -9, "producer_epoch": -3, "base_sequence": -8},
+        {"producer_id": 4, "producer_epoch": -1, "base_sequence": -1, "last_sequence": -1},
+        {"timestamp_type": 77, "batch_max_timestamp": -INT64_MAX},
+        {"magic": -128},
+    ],
+    ids=str,
+)
+async def test_invalid_batch_gets_an_error_or_harms_no_other_commit(
+    brokers: DisklessBrokers, clock: VirtualClock, changes: dict[str, Any]
+) -> None:
+    """D-07: the coordinator responds to invalid batches, and continues."""
+    commit = a_commit(brokers, 0)
+    wrong = replace(commit, batches=(replace(commit.batches[0], **changes),))
+    response = await brokers.handle(1, apis.DISKLESS_COMMIT_FILE, wrong)
+    assert len(response.batches) == 1
+    following = await brokers.handle(
+        1, apis.DISKLESS_COMMIT_FILE, a_commit(brokers, 0, number=1, producer_id=77, sequence=0)
+    )
+    assert codes(following.batches) == ["none"]
+    coordinator = brokers.brokers[1].coordinators.replicas[0]
+    assert coordinator.serves
+    assert not coordinator.failed
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"object_key": ""},
+        {"object_key": "../../etc/passwd"},
+        {"object_key": "x" * 30_000},
+        {"owner_ids": ()},
+        {"owner_ids": (5, 5, -1)},
+        {"owner_ids": (1,)},
+        {"file_size": -1},
+        {"batches": ()},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+async def test_invalid_file_is_refused(
+    brokers: DisklessBrokers, clock: VirtualClock, changes: dict[str, Any]
+) -> None:
+    """D-05: no record is written for a file without a coordinator that could delete it."""
+    end = brokers.logs[0].end_offset
+    commit = replace(a_commit(brokers, 0), **changes)
+    response = await brokers.handle(1, apis.DISKLESS_COMMIT_FILE, commit)
+    assert len(response.batches) == len(commit.batches)
+    assert all(each.error_code is not ErrorCode.none for each in response.batches)
+    assert brokers.logs[0].end_offset == end or "file_size" in changes
+
+
+async def test_requests_with_invalid_numbers_get_errors(
+    brokers: DisklessBrokers, clock: VirtualClock
+) -> None:
+    """D-08 to D-11: negative limits, unknown partitions and offsets outside the partition."""
+    await brokers.brokers[1].requests.commit_file(a_commit(brokers, 0))
+    requests = brokers.brokers[1].requests
+    for offset, expected in (
+        (-1, ErrorCode.offset_out_of_range),
+        (3, ErrorCode.offset_out_of_range),
+        (INT64_MAX, ErrorCode.offset_out_of_range),
+    ):
+        (found,) = await requests.find_batches([FindPosition(T, 0, offset, 100)], max_bytes=100)
+        assert found.error_code is expected
+        assert (found.log_start_offset, found.high_watermark) == (0, 2)
+    (found,) = await requests.find_batches(
+        [FindPosition(T, 0, 0, -5)], max_bytes=-5, max_batches=-5
+    )
+    assert len(found.batches) == 1
+    (listed,) = await requests.list_offsets([TimestampPosition(T, 0, -77)])
+    assert listed.offset == -1
+    for offset in (-2, 3, INT64_MAX):
+        (deleted,) = await requests.delete_records([DeletePosition(T, 0, offset)])
+        assert deleted.error_code is ErrorCode.offset_out_of_range
+    described = await brokers.handle(
+        1,
+        apis.DISKLESS_DESCRIBE_COORDINATORS,
+        DisklessDescribeCoordinatorsRequest(coordinator_ids=(-1, 0, 0, 1 << 30)),
+    )
+    assert [each.error_code.name for each in described.coordinators] == [
+        "not_coordinator",
+        "none",
+        "none",
+        "not_coordinator",
+    ]
+    files = await brokers.handle(
+        1,
+        apis.DISKLESS_LIST_FILES,
+        DisklessListFilesRequest(coordinator_id=0, after="", max_files=-4),
+    )
+    assert not files.files
