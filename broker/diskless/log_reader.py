@@ -291,7 +291,7 @@ class DisklessLogReader:
         """Batches from each position.
 
         If a replica that is behind does not have an offset or a partition yet, the leader is asked. A new leader may be
-        behind, too: an offset is out of range only if a strict read says so.
+        behind, too: only a strict read decides that an offset is out of range.
         """
         found_at = self.polls.now
         found = list(await self._find(positions, max_bytes))
