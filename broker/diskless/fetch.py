@@ -178,10 +178,10 @@ class DisklessFetch:
         to_find: dict[DisklessKey, FindPosition] = {}
         for key, position in self.positions.items():
             end = reader.find_end(position)
-            if end is None:
-                to_find[key] = position
-            else:
+            if end is not None:
                 self.found[key] = end
+            elif not reader.is_failed(*key):
+                to_find[key] = position
         if to_find:
             await self._ctx.flush()
             results = await reader.find(list(to_find.values()), find_bytes)

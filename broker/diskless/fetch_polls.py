@@ -30,6 +30,9 @@ COMMITS_MAX: Final = 100_000
 """Partitions whose last commit is remembered."""
 
 
+_THIS_BROKER: Final = -2
+
+
 class WaitingFetch(Protocol):
     """Waiting fetch in purgatory."""
 
@@ -245,9 +248,9 @@ class FetchPolls:
                 if not self._is_local(coordinator):
                     leader = self._routes.leader_of(coordinator)
                     remote.setdefault(leader, []).extend(keys)
+            if local := [key for key in self._unknown if self._is_local_key(key)]:
+                remote[_THIS_BROKER] = local  # in a task of its own, because it may take long
             self._start_remote(remote, nursery)
-            local = [key for key in self._unknown if self._is_local_key(key)]
-            await self._poll(local)
 
     def _is_local_key(self, key: DisklessKey) -> bool:
         coordinator = self._watched[key].coordinator

@@ -47,6 +47,8 @@ BATCHES_MAX: Final = 2000
 """Batches of one partition that are found at once."""
 FIND_SECONDS: Final = 1.0
 """Time limit of finding batches. Waiting fetches ask again at the next poll."""
+FAILED_SECONDS: Final = 2.0
+"""Time for which only waiting fetches ask a coordinator that did not respond."""
 READ_AHEAD_BYTES_MAX: Final = 32 << 20
 """Bytes that a broker reads ahead at the same time."""
 SLOW_SECONDS: Final = 0.5
@@ -62,6 +64,16 @@ CONSUMERS_MAX: Final = 10_000
 """Consumers that are recognized by the offset that they read next."""
 UNAVAILABLE: Final = ErrorCode.replica_not_available
 """Error of a partition whose coordinator is not available: clients refresh their metadata and retry."""
+_FAILURES: Final = frozenset(
+    {
+        ErrorCode.not_coordinator,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.network_exception,
+        ErrorCode.request_timed_out,
+    }
+)
+"""Errors of a coordinator that did not respond."""
 _INT32_MAX: Final = 2**31 - 1
 
 
@@ -229,6 +241,8 @@ class DisklessLogReader:
         self.batches = BatchReader(objects, seams.offload, cache, self._open_nursery)
         self.polls = FetchPolls(self.find, requests, is_local, seams.clock, poll_seconds)
         self._is_local = is_local
+        self._failed: dict[int, float] = {}
+        """Coordinators that did not respond, and when, in seconds of the monotonic clock."""
         self.unsent_bytes = 0
         """Bytes of large responses that are not sent yet."""
         self._ends: dict[DisklessKey, _End] = {}
@@ -304,7 +318,32 @@ class DisklessLogReader:
                 found[number] = each
             await self._confirm_out_of_range(positions, found, _doubtful(positions, found))
         self._keep_ends(positions, found, found_at)
+        self._keep_failed(positions, found)
         return found
+
+    def is_failed(self, topic_id: UUID, index: int) -> bool:
+        """Whether the coordinator of a partition did not respond a moment ago.
+
+        A fetch does not ask it again before it waits, because its other partitions would be delayed every time.
+        """
+        if not self._failed:
+            return False
+        coordinator = self._requests.coordinator_of(topic_id, index)
+        failed_at = self._failed.get(-1 if coordinator is None else coordinator)
+        return failed_at is not None and self._clock.monotonic() - failed_at < FAILED_SECONDS
+
+    def _keep_failed(self, positions: Sequence[FindPosition], found: Sequence[Found]) -> None:
+        for position, each in zip(positions, found, strict=True):
+            is_failed = each.error_code in _FAILURES
+            if not is_failed and not self._failed:
+                continue
+            coordinator = self._requests.coordinator_of(position.topic_id, position.index)
+            if coordinator is None:
+                continue
+            if is_failed:
+                self._failed[coordinator] = self._clock.monotonic()
+            else:
+                self._failed.pop(coordinator, None)
 
     async def _confirm_out_of_range(
         self, positions: Sequence[FindPosition], found: list[Found], doubtful: Sequence[int]

@@ -87,6 +87,8 @@ class FakeCoordinator:
         self.replica: MemoryDisklessState | None = None
         """State of the replica on the broker of the reader; None: the broker has none."""
         self.is_available = True
+        self.hanging: set[int] = set()
+        """Partitions whose coordinator does not respond before the time limit."""
         self.lagging: MemoryDisklessState | None = None
         """State of a new leader that has not applied its whole log; its strict reads wait until it has."""
         self.calls: list[tuple[list[FindPosition], bool]] = []
@@ -105,7 +107,7 @@ class FakeCoordinator:
         self.replica.apply(self._entries, len(self._entries) - 1)
 
     def coordinator_of(self, topic_id: UUID, index: int) -> int | None:
-        return 0
+        return 0 if index < 2 else 1
 
     def leader_of(self, coordinator_id: int) -> int:
         return 1
@@ -121,6 +123,8 @@ class FakeCoordinator:
     ) -> Sequence[DisklessFindBatchesPartitionResponse]:
         self.calls.append((list(positions), strict))
         await trio.sleep(0.002)
+        if any(each.index in self.hanging for each in positions):
+            await trio.sleep(timeout_s)
         is_local = self.replica is not None and not strict
         if not self.is_available and not is_local:
             return [
@@ -131,7 +135,15 @@ class FakeCoordinator:
             ]
         state = self.replica if is_local else (self.lagging or self.leader)
         assert state is not None
-        return queries.find_batches(state, positions, max_bytes=max_bytes, max_batches=max_batches)
+        found = queries.find_batches(state, positions, max_bytes=max_bytes, max_batches=max_batches)
+        return [
+            DisklessFindBatchesPartitionResponse(
+                partition_index=each.partition_index, error_code=_NO_COORDINATOR
+            )
+            if each.partition_index in self.hanging
+            else each
+            for each in found
+        ]
 
     async def list_offsets(
         self, positions: Sequence[TimestampPosition], *, timeout_s: float = 10.0

@@ -148,6 +148,7 @@ async def test_replica_that_is_behind_never_gives_offset_out_of_range(
         (read,) = await node.fetch({0: 8}, max_wait_ms=0)
         assert read.error_code == ErrorCode.replica_not_available
         node.coordinator.is_available = True
+        await trio.sleep(log_reader.FAILED_SECONDS + 0.1)
         (read,) = await node.fetch({0: 11}, max_wait_ms=0)
         assert read.error_code == ErrorCode.offset_out_of_range
 
@@ -379,6 +380,29 @@ async def test_long_poll_outlives_an_unavailable_coordinator(
         node.coordinator.is_available = False
         (read,) = await node.fetch({0: 0}, max_wait_ms=500)
         assert read.error_code == ErrorCode.replica_not_available
+
+
+async def test_hanging_coordinator_delays_other_partitions_once(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with DisklessNode().running() as node:
+        node.coordinator.hanging.add(3)
+        for number in range(5):
+            node.commit({0: 1})
+            began = trio.current_time()
+            first, hanging = await node.fetch({0: number, 3: 0})
+            assert offsets_of(first) == [number]
+            assert hanging.error_code == ErrorCode.replica_not_available
+            assert trio.current_time() - began < (0.1 if number else 1.1)
+        responses: list[Any] = []
+        async with trio.open_nursery() as nursery:
+            waiting = partial(_fetch_into, max_wait_ms=10_000)
+            nursery.start_soon(waiting, responses, node, {0: 5, 3: 0})
+            await trio.sleep(1.5)
+            node.coordinator.hanging.clear()
+            node.commit({3: 1})
+        (_, third), _ = responses
+        assert offsets_of(third) == [0]
 
 
 # Fetch sessions
