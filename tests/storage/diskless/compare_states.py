@@ -19,7 +19,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -54,7 +54,7 @@ WEIGHTS: Final = (60, 16, 6, 14, 5, 0.7)
 CROWDED_WEIGHTS: Final = (20, 30, 3, 60, 5, 0.7)
 FILES_MAX: Final = 150
 """Files from which on more are removed than added."""
-STEPS_MAX: Final = 16
+STEPS_MAX: Final = 100
 """Steps of one message to the process of SQLite."""
 FAULTS: Final = (
     "remove",
@@ -332,22 +332,18 @@ class Comparison:
         self.process = SqliteProcess(self.database, self.removed_per_apply)
         self.steps: list[Step] = []
         self.expected: list[list[Any]] = []
+        self.sent: list[Step] = []
+        self.sent_expected: list[list[Any]] = []
         self.kills = self.rebuilds = 0
 
     def run(self, operations: int) -> None:
         random = self.random
         while len(self.entries) < operations:
-            added = [self.log.entry() for _ in range(random.choice((1, 1, 2, 3, 8)))]
-            self.entries += added
-            self.log.offset = through_offset = added[-1].offset + random.choice((0, 0, 0, 2))
-            self.model.apply([], through_offset)
             chance = random.random()
             if chance < 0.012:
-                self.send([*self.steps, Step(added, through_offset, (), ())])
-                self.steps, self.expected = [], []
-                time.sleep(random.random() * 0.003)
-                self.restart()
+                self.kill_during_steps()
             else:
+                added, through_offset = self.append()
                 if chance < 0.03:
                     removals, queries = (random.choice((1, 7)),) * 2, self.log.all_queries()
                 else:
@@ -360,6 +356,32 @@ class Comparison:
         self.restart()
         self.process.kill()
 
+    def append(self) -> tuple[list[LogEntry], int]:
+        """Append some records to the log, and maybe a control record."""
+        random = self.random
+        added = [self.log.entry() for _ in range(random.choice((1, 1, 2, 3, 8)))]
+        self.entries += added
+        self.log.offset = through_offset = added[-1].offset + random.choice((0, 0, 0, 2))
+        self.model.apply([], through_offset)
+        return added, through_offset
+
+    def kill_during_steps(self) -> None:
+        """Kill the process at a random time during some steps.
+
+        Its state is then that of the model after one of them, unless its files are damaged.
+        """
+        self.check_steps()
+        queries = self.log.all_queries()
+        expected = {self.model.applied_offset: results(self.model, queries)}
+        steps = []
+        for _ in range(self.random.choice((1, 3, 10))):
+            added, through_offset = self.append()
+            steps.append(Step(added, through_offset, (), ()))
+            expected[through_offset] = results(self.model, queries)
+        self.send(steps)
+        time.sleep(self.random.random() * 0.001 * len(steps))
+        self.restart(queries, expected)
+
     def add_step(
         self,
         entries: Sequence[LogEntry],
@@ -371,7 +393,7 @@ class Comparison:
         self.steps.append(Step(entries, through_offset, removals, queries))
         self.expected.append(results(self.model, queries))
         if len(self.steps) >= STEPS_MAX:
-            self.check_steps()
+            self.send_steps()
 
     def send(self, steps: Sequence[Step]) -> None:
         try:
@@ -379,28 +401,45 @@ class Comparison:
         except BrokenPipeError:
             raise AssertionError("the process of SQLite has failed") from None
 
-    def check_steps(self) -> None:
-        """Execute the steps, and compare the results after each."""
+    def send_steps(self) -> None:
+        """Let SQLite execute the steps, and compare the results of those before."""
+        self.receive()
         self.send(self.steps)
+        self.sent, self.sent_expected = self.steps, self.expected
+        self.steps, self.expected = [], []
+
+    def check_steps(self) -> None:
+        """Let SQLite execute the steps, and compare the results after each."""
+        self.send_steps()
+        self.receive()
+
+    def receive(self) -> None:
+        if not self.sent:
+            return
         try:
             found = self.process.connection.recv()
         except (EOFError, ConnectionResetError):
             raise AssertionError("the process of SQLite has failed") from None
         for step, expected, (applied_offset, result) in zip(
-            self.steps, self.expected, found, strict=True
+            self.sent, self.sent_expected, found, strict=True
         ):
             assert applied_offset == step.through_offset
             for query, of_model, of_sqlite in zip(step.queries, expected, result, strict=True):
                 assert of_sqlite == of_model, f"{query}\nSQLite: {of_sqlite}\nmodel: {of_model}"
-        self.steps, self.expected = [], []
+        self.sent, self.sent_expected = [], []
 
     def copy(self) -> None:
         """Copy the files of the idle process."""
         shutil.rmtree(self.copies)
         shutil.copytree(self.database, self.copies)
 
-    def restart(self) -> None:
-        """Kill the process, damage its files, start another one, and compare everything."""
+    def restart(
+        self, queries: Sequence[Query] = (), expected: Mapping[int, list[Any]] | None = None
+    ) -> None:
+        """Kill the process, damage its files, start another one, and compare everything.
+
+        `expected` has the results of `queries` at the possible applied offsets of undamaged files.
+        """
         self.process.kill()
         self.kills += 1
         fault = self.random.choice(FAULTS) if self.random.random() < 0.25 else "none"
@@ -412,6 +451,10 @@ class Comparison:
         applied_offset = self.process.applied_offset
         self.rebuilds += applied_offset < 0
         assert applied_offset <= self.model.applied_offset, fault
+        if fault == "none" and expected:
+            assert applied_offset in expected, (applied_offset, list(expected))
+            self.steps.append(Step([], applied_offset, (5, 5), queries))
+            self.expected.append(expected[applied_offset])
         left = [entry for entry in self.entries if entry.offset > applied_offset]
         size = self.random.choice((1000, 100))
         for first in range(0, len(left), size):
