@@ -204,7 +204,12 @@ class DisklessVerification:
         await self._seams.clock.sleep(SETTLE_S)
         later = FileAudit()
         await self._list_files(later)
-        return audit.miscounted(later)
+        return [
+            file.miscount
+            for file in audit.miscounted(later)
+            # A follower may have returned batches that were deleted before
+            if len((await self._still_live(file)).batches) == len(file.batches)
+        ]
 
     async def _untracked(self, audit: FileAudit) -> list[str]:
         """Files with live batches that no coordinator tracks. A file that was committed after the listing is tracked."""

@@ -75,6 +75,14 @@ class TrackedFile:
         more = len(self.batches) - 1
         return f"{self.batches[0]}" + (f" and {more} more live batches" if more else "")
 
+    @property
+    def miscount(self) -> str:
+        """Problem of a file that is `FileAudit.miscounted`."""
+        return (
+            f"{self.key}: its coordinators count {self.live_batches} live batches, but partitions have "
+            f"{len(self.batches)}"
+        )
+
     def metadata_problems(self) -> list[str]:
         """Contradictions between the coordinators."""
         problems = []
@@ -114,23 +122,20 @@ class FileAudit:
             if self.files[key].batches:
                 yield self.files[key]
 
-    def miscounted(self, relisted: FileAudit) -> list[str]:
-        """Problems of files whose number of live batches is not what was found in partitions.
+    def miscounted(self, relisted: FileAudit) -> list[TrackedFile]:
+        """Files whose number of live batches is not what was found in partitions.
 
-        `relisted` has the files of a later listing. A file whose number has changed meanwhile, or that was committed after
-        the first listing, has no problem: its batches are being committed or deleted.
+        `relisted` has the files of a later listing. Files whose number has changed meanwhile, or that were committed after
+        the first listing, are left out: their batches are being committed or deleted.
         """
-        problems = []
+        found = []
         for key, file in sorted(self.files.items()):
             later = relisted.files.get(key)
             if later is None or not file.by_coordinator:
                 continue
             if later.live_batches == file.live_batches != len(file.batches):
-                problems.append(
-                    f"{key}: its coordinators count {file.live_batches} live batches, but partitions have "
-                    f"{len(file.batches)}"
-                )
-        return problems
+                found.append(file)
+        return found
 
     def _file(self, key: str) -> TrackedFile:
         return self.files.setdefault(key, TrackedFile(key))

@@ -224,6 +224,21 @@ async def test_verify_ignores_file_that_was_committed_meanwhile(
     assert (await run.verify())["problems"] == []
 
 
+async def test_verify_ignores_deleted_batches_of_stale_follower(
+    run: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = run.world._found
+    stale = find(run.world.topics["orders"][0], 3, 0, 10)
+    delete_records(run, 3, 1)
+    later = iter([stale])
+    monkeypatch.setattr(
+        run.world,
+        "_found",
+        lambda *asked: next(later, None) or find(*asked) if asked[1] == 3 else find(*asked),
+    )
+    assert (await run.verify())["problems"] == []
+
+
 async def test_batches_of_classic_topic_fail(run: Commands) -> None:
     with pytest.raises(CommandFailed, match="topic classic: it is not diskless"):
         await run("batches", "-t", "classic", "-p", "0")
