@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+import trio
+
 from odradek.broker.diskless.fetch_polls import DisklessKey, Found, WaitingFetch
 from odradek.broker.diskless.log_reader import (
     UNAVAILABLE,
@@ -23,6 +25,7 @@ from odradek.broker.diskless.log_reader import (
     ReadBatches,
 )
 from odradek.broker.fetch.log_reading import (
+    PARTITIONS_PER_STEP,
     READ_COMMITTED,
     FetchParams,
     LogReadResult,
@@ -162,7 +165,9 @@ class DisklessFetch:
         response_bytes = max(1, min(params.max_bytes, reader.response_bytes_max))
         find_bytes = response_bytes
         self.positions = {}
-        for wanted in self._wanted:
+        for number, wanted in enumerate(self._wanted):
+            if (number + 1) % PARTITIONS_PER_STEP == 0:
+                await trio.lowlevel.checkpoint()
             topic = self._topic_of(wanted)
             if topic is None or not self._may_read(wanted):
                 continue
