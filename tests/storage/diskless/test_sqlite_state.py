@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -18,10 +21,11 @@ from odradek.storage.diskless import sqlite_state
 from odradek.storage.diskless.sqlite_check import StateIdentity
 from odradek.storage.diskless.sqlite_schema import MIGRATIONS, migrate
 from odradek.storage.diskless.sqlite_state import (
+    SqliteDisklessState,
     database_path,
     remove_database,
 )
-from odradek.storage.diskless.state import StateDamaged
+from odradek.storage.diskless.state import LogEntry, StateDamaged
 from tests.support.diskless_states import (
     TOPIC,
     apply,
@@ -29,9 +33,13 @@ from tests.support.diskless_states import (
     committed,
     created,
     deleted,
+    from_producer,
     key,
     opened,
+    owned,
 )
+
+MAX = 1 << 62
 
 
 def filled(directory: Path, batches: int = 3) -> Path:
@@ -232,3 +240,56 @@ def test_file_is_removed_before_the_steps_reach_its_batches(
     assert state.unused_files() == [state.file(key(1))]
     state.close()
     opened(tmp_path).close()
+
+
+# --- crashes ---
+
+
+def test_crash_at_every_statement_leaves_the_state_before_or_after(tmp_path: Path) -> None:
+    """D-16: the records and the applied offset are one transaction, and so is each step of a removal."""
+    live, image = tmp_path / "live", tmp_path / "image"
+    live.mkdir()
+    state = opened(live)
+    apply(
+        state, *created(partitions=2), committed(key(1), *(batch(base, base) for base in range(9)))
+    )
+    images: list[Path] = []
+    execute = state._all
+
+    def copying(statement: str, values: Sequence[Any] = ()) -> list[Any]:
+        images.append(image / str(len(images)))
+        shutil.copytree(live, images[-1], ignore=shutil.ignore_patterns("*-shm"))
+        return execute(statement, values)
+
+    state._all = copying  # type: ignore[method-assign]
+    contents = [_contents(opened_copy(live, tmp_path / "first"))]
+    last_offset = state.applied_offset
+    entries = [
+        LogEntry(last_offset + 1, 5000, committed(key(2), from_producer(9, 12, 0))),
+        LogEntry(last_offset + 2, 5000, committed(key(3), batch(0, 3), index=1)),
+        LogEntry(last_offset + 3, 5001, deleted(5)),
+        LogEntry(last_offset + 4, 5001, owned(key(4))),
+    ]
+    state.apply(entries, last_offset + 4)
+    state._all = execute  # type: ignore[method-assign]
+    contents.append(_contents(state))
+    state.close()
+    found = [_contents(opened_copy(each, each.with_suffix(".copy"))) for each in images]
+    assert len(images) > 10
+    assert all(each in contents for each in found)
+    assert found[0] == contents[0] != contents[1]
+
+
+def opened_copy(source: Path, target: Path) -> SqliteDisklessState:
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("*-shm"))
+    return opened(target)
+
+
+def _contents(state: SqliteDisklessState) -> tuple[Any, ...]:
+    return (
+        state.applied_offset,
+        state.partitions(),
+        state.files(),
+        [state.find_batches(TOPIC, index, 0, max_batches=0, max_bytes=MAX) for index in (0, 1)],
+        state.producer(TOPIC, 0, 77),
+    )
