@@ -452,13 +452,11 @@ class DisklessCoordinator:
             self.coordinator_id, self._topic_id, self.directory, snapshot
         )
 
-    async def remove_state(self) -> None:
-        """Remove the closed state. Raises OSError."""
+    async def remove_state(self, directory: str | None = None) -> None:
+        """Remove the closed state, or one in another log directory. Raises OSError."""
+        directory = directory or self.directory
         await self._environment.offload.run(
-            self._environment.states.remove,
-            self.coordinator_id,
-            self.directory,
-            lane=self.directory,
+            self._environment.states.remove, self.coordinator_id, directory, lane=directory
         )
 
     def mark_failed(self, error: Exception) -> None:

@@ -281,6 +281,8 @@ class DisklessCoordinators:
         with trio.CancelScope(shield=True):
             try:
                 await coordinator.remove_state()
+                if coordinator.snapshots is not None:
+                    await coordinator.snapshots.remove()
             except OSError as error:
                 log.warning("The state of %s is left: %s", coordinator.name, error)
 

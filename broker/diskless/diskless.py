@@ -81,6 +81,7 @@ class Diskless:
             environment.seams.offload,
             self.settings,
             self.requests.fetch_snapshot,
+            lambda: [str(each.path) for each in environment.directories.live],
             self.requests.replicas_of,
         )
         self.service.snapshots = self.coordinators.read_snapshot

@@ -26,7 +26,13 @@ from odradek.protocol.schemas.diskless_apis import (
 )
 from odradek.seams.files import Files, Path
 from odradek.seams.values import value_class
-from odradek.storage.diskless.snapshot_files import PART, TEMPORARY, Snapshot, SnapshotFiles
+from odradek.storage.diskless.snapshot_files import (
+    PART,
+    TEMPORARY,
+    Snapshot,
+    SnapshotFiles,
+    copy_file,
+)
 from odradek.storage.diskless.state import SnapshotCancelled, StateDamaged
 
 if TYPE_CHECKING:
@@ -109,6 +115,10 @@ class SnapshotReplica(Protocol):
         """Replace the closed state by a snapshot. May block; raises StateDamaged if it cannot be used, OSError."""
         ...
 
+    async def remove_state(self, directory: str | None = None) -> None:
+        """Remove the closed state, or one in another log directory. Raises OSError."""
+        ...
+
 
 class SnapshotSettings(Protocol):
     """Current values of the configs."""
@@ -130,6 +140,8 @@ class SnapshotEnvironment:
     offload: Offload
     settings: SnapshotSettings
     fetch_part: FetchPart
+    directories: Callable[[], Sequence[str]]
+    """Log directories of this broker that can be used."""
     replicas: Callable[[int], Sequence[int]]
     """Brokers with a replica of a partition of `__diskless_metadata`, the leader first."""
 
@@ -151,8 +163,11 @@ class CoordinatorSnapshots:
 
     @property
     def _files(self) -> SnapshotFiles:
-        directory = Path(self._coordinator.directory)
-        return SnapshotFiles(self._environment.files, directory, self._coordinator.coordinator_id)
+        return self._files_in(self._coordinator.directory)
+
+    def _files_in(self, directory: str) -> SnapshotFiles:
+        files = self._environment.files
+        return SnapshotFiles(files, Path(directory), self._coordinator.coordinator_id)
 
     async def open(self) -> None:
         """Find the newest snapshot in the log directory. Raises OSError.
@@ -170,7 +185,36 @@ class CoordinatorSnapshots:
                     removed,
                     self._coordinator.log.end_offset,
                 )
-        self._set_newest(await self._run(files.newest))
+        newest = await self._run(files.newest)
+        for directory in self._environment.directories():
+            if directory != self._coordinator.directory:
+                try:
+                    newest = await self._move_from(directory, newest)
+                except OSError as error:
+                    log.warning(
+                        "The snapshot of %s in %s was not moved: %s",
+                        self._coordinator.name,
+                        directory,
+                        error,
+                    )
+        self._set_newest(newest)
+
+    async def _move_from(self, directory: str, newest: Snapshot | None) -> Snapshot | None:
+        """Move the snapshot in another log directory to this one if it is the newest; remove what is left of the replica
+        there. The log was moved between the directories."""
+        files, others = self._files, self._files_in(directory)
+        found = await self._run(others.newest)
+        if found is not None and (newest is None or found.offset > newest.offset):
+            source, target = others.path(found.offset), files.path(found.offset, TEMPORARY)
+            await self._run(copy_file, self._environment.files, source, target)
+            newest = await self._run(files.publish, found.offset, TEMPORARY)
+        await self._run(others.remove_all)
+        await self._coordinator.remove_state(directory)
+        return newest
+
+    async def remove(self) -> None:
+        """Remove the snapshots of a replica that is not on this broker any more. Raises OSError."""
+        await self._run(self._files.remove_all)
 
     def _set_newest(self, snapshot: Snapshot | None) -> None:
         self._newest = snapshot

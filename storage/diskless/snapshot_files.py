@@ -83,6 +83,12 @@ class SnapshotFiles:
             if offset not in kept:
                 self.remove(offset)
 
+    def remove_all(self) -> None:
+        """Remove all snapshots and incomplete files."""
+        for suffix in ("", PART, TEMPORARY):
+            for offset in self._list(suffix):
+                self._files.remove(self.path(offset, suffix), missing_ok=True)
+
     def remove(self, offset: int) -> None:
         self._files.remove(self.path(offset), missing_ok=True)
 

@@ -58,6 +58,8 @@ class Setup:
     clock: VirtualClock
     settings: Settings = field(default_factory=Settings)
     source: Replica | None = None
+    directories: list[str] = field(default_factory=list)
+    """Log directories of the broker, which `replica` is in one of."""
     requests: list[DisklessFetchSnapshotRequest] = field(default_factory=list)
     change: Callable[[int, DisklessFetchSnapshotResponse], DisklessFetchSnapshotResponse] = (
         lambda number, response: response
@@ -75,6 +77,7 @@ class Setup:
             VirtualOffload(),
             self.settings,
             self.fetch_part,
+            lambda: [str(self.root / each) for each in self.directories],
             lambda coordinator_id: (2, 1) if self.source else (1,),
         )
         return new_replica(log, self.states, clock=self.clock, snapshots=environment)
@@ -250,6 +253,33 @@ async def test_snapshots_ahead_of_the_log_of_a_leader_are_removed(setup: Setup) 
         assert again.coordinator.snapshot_offset < offset
         assert again.coordinator.serves
         assert await high_watermark(again) < 30
+
+
+async def test_snapshot_follows_the_log_to_another_log_directory(setup: Setup) -> None:
+    """The log was moved, and there is no other replica that has the deleted records."""
+    setup.directories = ["a", "b", "missing"]
+    replica = setup.replica("a", MemoryReplicaLog())
+    async with leading(replica):
+        await commit(replica, 33)
+        assert replica.log.start_offset > 0
+        offset = replica.coordinator.snapshot_offset
+    replica.coordinator.lead_since(-1)
+    moved = setup.replica("b", replica.log)
+    async with leading(moved):
+        await restored(moved)
+        assert moved.coordinator.snapshot_offset == offset
+        assert await high_watermark(moved) == 66
+    assert setup.files.list(setup.root / "a") == []
+
+
+async def test_snapshots_of_a_removed_replica_are_removed(setup: Setup) -> None:
+    replica = setup.replica("a", MemoryReplicaLog())
+    async with leading(replica):
+        await commit(replica, 15)
+        assert replica.coordinator.snapshot_offset > 0
+    await replica.coordinator.remove_state()
+    await snapshots_of(replica).remove()
+    assert setup.files.list(setup.root / "a") == []
 
 
 # --- serving and fetching ---
