@@ -51,7 +51,7 @@ from odradek.storage.diskless.wal_file import WRITE_AHEAD_MULTI_SEGMENT, WalObje
 log = logging.getLogger("odradek.diskless")
 
 UPLOADS_MAX: Final = 8
-"""Files that are uploaded or committed at the same time."""
+"""Files that are uploaded at the same time. The commits after them are limited by the memory."""
 BUFFERED_FILES_MAX: Final = 2 * UPLOADS_MAX
 """Memory of all batches without an outcome, in files of the largest size."""
 UPLOAD_SECONDS_MAX: Final = 10.0
@@ -294,7 +294,6 @@ class WalWriter:
             self._fail(file.batches, ErrorCode.request_timed_out, text)
             self.buffered_bytes -= file.size_bytes
             self._files -= 1
-            self._slots.release()
             self._space.set()
             self._space = trio.Event()
             self.statistics.append_ms.record(1000 * (trio.current_time() - file.opened_at))
@@ -302,16 +301,21 @@ class WalWriter:
     async def _upload_and_commit(self, file: RotatedFile, turns: _CommitTurns) -> None:
         seams = self._seams
         deadline = trio.current_time() + WRITE_SECONDS_MAX
-        key = object_key(seams.clock.wall_ms(), self._node_id, seams.entropy.uuid())
-        wal = await _build(file)
+        is_uploaded = False
         try:
+            key = object_key(seams.clock.wall_ms(), self._node_id, seams.entropy.uuid())
+            wal = await _build(file)
             await self._upload(key, wal)
+            is_uploaded = True
         except ObjectsUnavailable as error:
             self.statistics.failed_uploads += 1
             log.warning("Unable to upload %s with %d batches: %s", key, len(wal.batches), error)
             text = f"The object store of diskless topics is not available: {error}"
             self._fail(file.batches, ErrorCode.kafka_storage_error, text)
             turns.end(turns.coordinator_ids)
+        finally:
+            self._slots.release()  # an unavailable coordinator does not delay the files of others
+        if not is_uploaded:
             await self._delete(key)
             return
         commit = _Commit(

@@ -309,14 +309,22 @@ def test_commit_without_response_fails_with_a_retriable_error_and_keeps_the_obje
 
 
 def test_unavailable_coordinator_does_not_delay_others() -> None:
+    """Also with more files than are uploaded at the same time."""
+
     async def scenario(broker: Broker) -> None:
         broker.coordinators.unreachable = {0}
-        stuck = await broker.add(batch(1), 0)
+        stuck = []
         started = trio.current_time()
-        for _ in range(5):
+        for _ in range(3 * wal_writer.UPLOADS_MAX):
+            stuck.append(await broker.add(batch(1), 0))
             assert (await broker.append(batch(1), 1)).error_code is ErrorCode.none
-        assert trio.current_time() - started < 5 * (INTERVAL + 0.1)
-        assert stuck.outcome is None
+        files = len(broker.objects)
+        assert files == 3 * wal_writer.UPLOADS_MAX
+        assert trio.current_time() - started < files * (INTERVAL + 0.1)
+        assert all(each.outcome is None for each in stuck)
+        broker.coordinators.unreachable = set()
+        await trio.sleep(5)
+        assert [each.outcome and each.outcome.base_offset for each in stuck] == list(range(files))
 
     run(scenario)
 
