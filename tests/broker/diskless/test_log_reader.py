@@ -398,7 +398,9 @@ async def test_hanging_coordinator_delays_other_partitions_once(
         async with trio.open_nursery() as nursery:
             waiting = partial(_fetch_into, max_wait_ms=10_000)
             nursery.start_soon(waiting, responses, node, {0: 5, 3: 0})
+            node.coordinator.calls.clear()
             await trio.sleep(1.5)
+            assert len(node.coordinator.calls) <= 3, "one request to a leader is in flight"
             node.coordinator.hanging.clear()
             node.commit({3: 1})
         (_, third), _ = responses

@@ -116,12 +116,13 @@ def test_follower_fetch_of_a_diskless_topic_is_not_leader_or_follower(
     assert not partition.records
 
 
-def test_consumer_above_its_quota_is_throttled(client: RawClient) -> None:
+def test_consumer_above_its_quota_is_throttled(broker: Broker, client: RawClient) -> None:
     set_client_quotas(client, consumer_byte_rate=1000.0)
-    response, partition = fetch(client, 12)
+    with RawClient(broker.bootstrap) as throttled:
+        response, partition = fetch(throttled, 12)
+    set_client_quotas(client)
     assert partition.records
     assert response.throttle_time.total_seconds() > 0
-    set_client_quotas(client)
 
 
 def test_describe_producers_of_a_diskless_partition_is_empty(client: RawClient) -> None:
