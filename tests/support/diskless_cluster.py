@@ -37,14 +37,16 @@ BROKERS = {1: "controller", 4: "broker", 5: "broker", 6: "broker"}
 """One controller that is never killed, and three brokers."""
 
 
-def run_cluster(main: Callable[[DisklessCluster], Awaitable[None]], **configs: str) -> None:
-    """Run `main` with three brokers and a controller."""
+def run_cluster(
+    main: Callable[[DisklessCluster], Awaitable[None]], *, seed: int = 4, **configs: str
+) -> None:
+    """Run `main` with three brokers and a controller. The seed decides the order of tasks and all random numbers."""
 
     async def start(nodes: Nodes) -> None:
         await nodes.start(*BROKERS)
         await main(DisklessCluster(nodes))
 
-    run(start, BROKERS, configs={**DISKLESS_CONFIGS, **configs})
+    run(start, BROKERS, configs={**DISKLESS_CONFIGS, **configs}, seed=seed)
 
 
 class DisklessCluster:
@@ -121,6 +123,7 @@ class DisklessCluster:
                     byte_offset=100 * position,
                     producer_id=producer_id,
                     sequence=sequence,
+                    timestamp_ms=now_ms,
                 )
                 for position, index in enumerate(indexes)
             ),

@@ -227,6 +227,7 @@ def commit_batch(
     byte_offset: int = 0,
     producer_id: int = -1,
     sequence: int = -1,
+    timestamp_ms: int = NOW_MS,
 ) -> DisklessCommitBatch:
     """A batch of 100 bytes."""
     return DisklessCommitBatch(
@@ -238,7 +239,7 @@ def commit_batch(
         size=100,
         base_offset=0,
         last_offset=records - 1,
-        batch_max_timestamp=NOW_MS,
+        batch_max_timestamp=timestamp_ms,
         timestamp_type=0,
         producer_id=producer_id,
         producer_epoch=0 if producer_id >= 0 else -1,

@@ -144,9 +144,10 @@ def run(
     *,
     formatted: bool = True,
     configs: Mapping[str, str] | None = None,
+    seed: int = 4,
 ) -> None:
     """Run `main`, which starts nodes of these roles. Their log directories are formatted, unless `formatted` is off."""
-    world = VirtualWorld(seed=4)
+    world = VirtualWorld(seed=seed)
     world.clock.jumping = True
     nodes = Nodes(world, roles, configs or {})
     for number in roles:
