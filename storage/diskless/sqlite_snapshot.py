@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 from typing import Final
+from urllib.parse import quote
 
 from odradek.seams.files import Files, Path
 from odradek.storage.diskless.snapshot_files import copy_file
-from odradek.storage.diskless.sqlite_check import StateIdentity
+from odradek.storage.diskless.sqlite_check import StateIdentity, damage_of
 from odradek.storage.diskless.sqlite_state import (
     SqliteDisklessState,
     remove_database,
@@ -36,7 +37,10 @@ class SqliteSnapshot:
             (self.offset,) = self._source.execute("SELECT applied_offset FROM meta").fetchone()
 
     def write(self, path: Path) -> None:
-        """Write the snapshot to a file that does not exist. Raises SnapshotCancelled, StateDamaged or OSError."""
+        """Write the snapshot to a file that does not exist, and check it: the records before it will be deleted.
+
+        Raises SnapshotCancelled, StateDamaged or OSError.
+        """
         with translated():
             target = sqlite3.connect(str(path), isolation_level=None, check_same_thread=False)
             try:
@@ -45,6 +49,15 @@ class SqliteSnapshot:
                 self._source.backup(target, pages=STEP_PAGES, progress=self._progress, sleep=0)
             finally:
                 target.close()
+            copy = sqlite3.connect(
+                f"file:{quote(str(path))}?immutable=1", uri=True, check_same_thread=False
+            )
+            try:
+                damage = damage_of(copy)
+            finally:
+                copy.close()
+        if damage:
+            raise StateDamaged(damage)
 
     def _progress(self, status: int, remaining: int, total: int) -> None:
         if self._is_cancelled:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path, PurePosixPath
 from uuid import UUID
 
@@ -64,6 +65,23 @@ def test_snapshot_has_the_state_at_one_time_while_records_are_applied(tmp_path: 
     assert installed.partitions() == state.partitions()
     installed.close()
     state.close()
+
+
+def test_snapshot_of_a_damaged_state_is_refused(tmp_path: Path) -> None:
+    """The records before a snapshot are deleted, so that it must be complete."""
+    directory = tmp_path / "100% #?"
+    directory.mkdir()
+    state = filled_state(directory)
+    connection = sqlite3.connect(str(state.path))
+    with connection:
+        connection.execute("DELETE FROM batches WHERE base_offset = 7")
+    connection.close()
+    snapshot = SqliteSnapshot(state)
+    with pytest.raises(StateDamaged, match="do not have the expected batches"):
+        snapshot.write(PurePosixPath(directory / "snapshot"))
+    snapshot.close()
+    state.close()
+    assert {each.name for each in directory.iterdir()} == {"diskless-metadata-3.db", "snapshot"}
 
 
 def test_cancelled_snapshot_ends(tmp_path: Path) -> None:
