@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 
 from odradek.seams.clock import Clock
+from odradek.seams.databases import Databases
 from odradek.seams.entropy import Entropy
 from odradek.seams.files import Files
 from odradek.seams.network import Network
@@ -36,3 +37,5 @@ class Seams:
     offload: Offload
     workers: Workers
     open_objects: OpenObjects
+    databases: Databases | None = None
+    """Contents of databases in a simulation; otherwise SQLite uses its own files."""

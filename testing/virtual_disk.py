@@ -37,6 +37,7 @@ from math import inf
 
 from odradek.seams.files import Buffer, OutOfDescriptors, Path
 from odradek.testing.power import Power
+from odradek.testing.virtual_databases import VirtualDatabases
 
 SECTOR_BYTES = 512
 UNLIMITED_BYTES = 1 << 40
@@ -250,6 +251,7 @@ class VirtualDisk:
         """The number of calls that failed because of a fault or a full disk."""
         self.has_flipped_bits = False
         """Whether bits have flipped; set by the code that flips them."""
+        self.databases = VirtualDatabases()
         self._faults: list[DiskFault] = []
         self.locks: list[VirtualLock] = []
 
@@ -321,6 +323,7 @@ class VirtualDisk:
         keep = _share(rng, everywhere)
         image = VirtualDisk()
         image.calls, image.refused = self.calls, self.refused
+        image.databases = self.databases
         image.has_flipped_bits = self.has_flipped_bits
         image.root, nodes = _copied((self.root, [node for _, node in self.everything()]))
         for directory in nodes:

@@ -90,6 +90,7 @@ class VirtualWorld:
                 offload=offload,
                 workers=workers,
                 open_objects=objects.at,
+                databases=files.disk.databases.of_node(power),
             ),
         )
 

@@ -10,12 +10,15 @@ continues after a restart from the size of its file. Methods may block, and rais
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Collection
 from typing import Final
 
 from odradek.seams.files import Files, Path
 from odradek.seams.values import value_class
+
+log = logging.getLogger("odradek.diskless")
 
 SUFFIX: Final = ".snapshot"
 PART: Final = ".part"
@@ -147,3 +150,9 @@ def copy_file(files: Files, source: Path, target: Path) -> None:
     finally:
         reader.close()
         writer.close()
+
+
+def remove_damaged(snapshots: SnapshotFiles, offset: int, error: Exception) -> None:
+    """Remove a snapshot that cannot be used."""
+    log.warning("Removing the snapshot %s: %s", snapshots.path(offset), error)
+    snapshots.remove(offset)

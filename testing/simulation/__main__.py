@@ -33,6 +33,11 @@ def main() -> int:
         action="store_true",
         help="with an object store, and tiered storage is disabled and enabled again (KIP-950)",
     )
+    parser.add_argument(
+        "--diskless",
+        action="store_true",
+        help="the topic is diskless, and its records are in an object store (KIP-1164)",
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument(
         "--keep", type=Path, default=Path("simulation-failures"), help="directory for failing plans"
@@ -65,7 +70,11 @@ def _nodes(text: str) -> int:
 
 
 def _run(seeds: range, args: argparse.Namespace) -> int:
-    world = {"tiered": args.tiered, "disables_tiering": args.disable_tiering}
+    world = {
+        "tiered": args.tiered,
+        "disables_tiering": args.disable_tiering,
+        "diskless": args.diskless,
+    }
     run = {"seeds": [seeds[0], seeds[-1]], "nodes": args.nodes, **world}
     summary = Summary()
     if args.resume is not None:

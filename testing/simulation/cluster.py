@@ -7,8 +7,9 @@ what was durable after a power loss.
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from uuid import UUID
@@ -82,6 +83,15 @@ TIERED_CONFIGS: Mapping[str, str] = {
     "log.retention.check.interval.ms": "300",
     "log.initial.task.delay.ms": "0",
 }
+DISKLESS_CONFIGS: Mapping[str, str] = {
+    "log.dirs": f"{DATA},{OTHER_DATA}",
+    "replica.alter.log.dirs.io.max.bytes.per.second": "10000",
+    "diskless.storage.system.enable": "true",
+    "diskless.storage.url": "memory:///",  # any URL opens the world's bucket
+    "diskless.metadata.topic.num.partitions": "2",
+    "log.retention.check.interval.ms": "300",
+    "log.initial.task.delay.ms": "0",
+}
 
 
 def host(number: int) -> str:
@@ -94,6 +104,7 @@ def config_of(
     nodes: int,
     *,
     tiered: bool = False,
+    diskless: bool = False,
     dynamic_quorum: bool = False,
     more: Mapping[str, str] = MappingProxyType({}),
 ) -> ServerConfig:
@@ -114,6 +125,9 @@ def config_of(
         configs |= TIERED_CONFIGS
         configs[prefix + "replication.factor"] = str(min(3, nodes))
         configs[prefix + "min.isr"] = str(min(2, nodes))
+    if diskless:
+        configs |= DISKLESS_CONFIGS
+        configs["diskless.metadata.topic.replication.factor"] = str(min(3, nodes))
     return ServerConfig.from_properties({**configs, **more}, test_node=True)
 
 
@@ -196,6 +210,7 @@ class SimulatedCluster:
         nursery: trio.Nursery,
         *,
         tiered: bool = False,
+        diskless: bool = False,
         dynamic_quorum: bool = False,
         offloaded_s: float = 0.0,
         configs: Mapping[str, str] = MappingProxyType({}),
@@ -208,16 +223,28 @@ class SimulatedCluster:
         """CPU time until all nodes served for the first time; 0 before that."""
         self._began_cpu_s = time.process_time()
         self._nursery = nursery
+        self.on_state_stored: Callable[[str, bytes], None] | None = None
+        """Called with each stored state of a diskless coordinator of any node, and its path."""
         self._tiered = tiered
+        self._diskless = diskless
         self.has_dynamic_quorum = dynamic_quorum
         self._offloaded_s = offloaded_s
         self._configs = configs
         self.nodes = {
-            number: SimulatedNode(number, SkewedClock(world.clock), VirtualDisk())
+            number: SimulatedNode(number, SkewedClock(world.clock), self._new_disk())
             for number in range(1, nodes + 1)
         }
         for node in self.nodes.values():
             node.down.set()
+
+    def _new_disk(self) -> VirtualDisk:
+        disk = VirtualDisk()
+        disk.databases.on_store = self._state_stored
+        return disk
+
+    def _state_stored(self, path: str, content: bytes) -> None:
+        if self.on_state_stored is not None:
+            self.on_state_stored(path, content)
 
     @property
     def bootstrap(self) -> list[Address]:
@@ -250,6 +277,7 @@ class SimulatedCluster:
             number,
             len(self.nodes),
             tiered=self._tiered,
+            diskless=self._diskless,
             dynamic_quorum=self.has_dynamic_quorum,
             more=self._configs,
         )
@@ -304,10 +332,20 @@ class SimulatedCluster:
             end = f"ended by {group.exceptions!r}"
             self.failures.append(f"{name} {end}")
         self.trace.add(f"{name} {end}")
+        if node_run.is_dead:
+            self._crash_databases(node)
         if node.power_loss_seed is not None:
             node.disk, node.power_loss_seed = node.disk.crash(node.power_loss_seed), None
         node.broker, node.serves = None, False
         node.down.set()
+
+    def _crash_databases(self, node: SimulatedNode) -> None:
+        """Keep or lose the states of the diskless coordinators, or replace them by older copies."""
+        if self._diskless:
+            chance = random.Random(f"{self.world.seed} {node.number} {node.start_count}")
+            outcomes = node.disk.databases.crash(chance)
+            found = ", ".join(f"{path} is {outcome.value}" for path, outcome in outcomes.items())
+            self.trace.add(f"{host(node.number)} has crashed: {found or 'it has no states'}")
 
     def _record_start_time(self) -> None:
         if not self.starts_cpu_s and len(self.running()) == len(self.nodes):
@@ -341,7 +379,7 @@ class SimulatedCluster:
         """Replace the disk by an empty one, as an operator does after a storage failure."""
         await self.kill(number)
         node = self.nodes[number]
-        node.disk, node.is_formatted = VirtualDisk(), False
+        node.disk, node.is_formatted = self._new_disk(), False
         self.trace.add(f"{host(number)} has a new disk")
 
     async def crash_at_operation(

@@ -19,6 +19,7 @@ from typing import Protocol
 
 import trio
 
+from odradek.broker.diskless.file_workers import FILE_AGE_MS
 from odradek.client.errors import ClientError
 from odradek.protocol.errors import KafkaError
 from odradek.replication.raft.voters import ReplicaKey
@@ -108,6 +109,10 @@ class FaultAdministrator(Protocol):
         """Enable or disable copies of the topic to the remote tier."""
         ...
 
+    async def delete_first_records(self, fault: Fault) -> bool:
+        """Delete a share of the records of the diskless topic; return whether that was acknowledged."""
+        ...
+
     async def remove_voter(self, key: ReplicaKey) -> bool:
         """Remove a voter from the quorum; return whether it was removed."""
         ...
@@ -124,7 +129,10 @@ class Faults:
         store: StoreFaults,
         recreation: TopicRecreation,
         tiering: TieringDisablement,
+        replicated_topic: str,
     ) -> None:
+        """`replicated_topic` is the topic whose replicas the administrator reassigns."""
+        self._replicated_topic = replicated_topic
         self.coverage: Coverage = Counter()
         self._cluster = cluster
         self._world = cluster.world
@@ -408,12 +416,21 @@ class Faults:
     async def _reassign(self, fault: Fault) -> bool:
         images = [broker.metadata.image for _, broker in self._cluster.running()]
         newest = max(images, key=lambda image: image.offset, default=None)
-        there = newest.topics_by_name[TOPIC].partitions[MOVED].replicas if newest else ()
+        there = newest.partition(self._replicated_topic, MOVED) if newest else None
         wanted = self._cluster.nodes.keys() - {fault.node}
-        return await self._administrator.reassign(fault) and set(there) != wanted
+        before = set(there.replicas) if there is not None else set()
+        return await self._administrator.reassign(fault) and before != wanted
 
     async def _move_directories(self, fault: Fault) -> bool:
         return await self._administrator.move_directories(fault)
+
+    async def _delete_records(self, fault: Fault) -> bool:
+        return await self._administrator.delete_first_records(fault)
+
+    async def _advance_clocks(self, fault: Fault) -> bool:
+        for node in self._cluster:
+            node.clock.skew_ms += FILE_AGE_MS + CLOCK_JUMP_MS
+        return True
 
     async def _disable_copies(self, fault: Fault) -> bool:
         is_off = False
@@ -605,6 +622,8 @@ _INJECTORS: dict[FaultKind, Callable[[Faults, Fault], Awaitable[bool]]] = {
     FaultKind.TOPIC_RECREATED: Faults._recreate_topic,
     FaultKind.VOTER_REMOVED: Faults._remove_voter,
     FaultKind.TIERING_DISABLED: Faults._disable_tiering,
+    FaultKind.RECORDS_DELETED: Faults._delete_records,
+    FaultKind.CLOCKS_ADVANCED: Faults._advance_clocks,
     **dict.fromkeys(STORE_KINDS, Faults._store_fault),
     FaultKind.STORE_FALSE_SUCCESS: Faults._store_fault,
     FaultKind.STORE_REQUEST_CRASH: Faults._kill_at_store_request,

@@ -81,7 +81,11 @@ def other_nodes_have_all(cluster: SimulatedCluster, number: int) -> bool:
         and len(running[0][1].metadata.quorum.voters) == len(cluster.nodes)
         and running[0][1].metadata.leader_id in others
         and all(
-            partition.leader in others and others & set(partition.replicas) <= set(partition.isr)
+            partition.is_diskless
+            or (
+                partition.leader in others
+                and others & set(partition.replicas) <= set(partition.isr)
+            )
             for topic in image.topics_by_name.values()
             for partition in topic.partitions.values()
         )

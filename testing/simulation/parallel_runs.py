@@ -25,10 +25,11 @@ def run_many(
     keep: Path | None,
     tiered: bool = False,
     disables_tiering: bool = False,
+    diskless: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """Yield the results of all seeds, in order."""
     environment = {**os.environ, "PYTHONHASHSEED": HASH_SEED}
-    world = "tiered" * tiered, "disables tiering" * disables_tiering
+    world = "tiered" * tiered, "disables tiering" * disables_tiering, "diskless" * diskless
     command = [*WORKER, str(keep or ""), str(nodes), *world]
     workers = [
         _Worker(command, environment, list(seeds[number::jobs]))

@@ -39,6 +39,14 @@ COMPANION_S = (-0.4, 0.4)
 """When a fault that accompanies a disablement of tiered storage begins, from the disablement's time."""
 AFFECTS_ALL_REQUESTS = 0.6
 """From this amount on, a fault of the store affects every request; below it, a proportional share."""
+DISKLESS_EVENTS_MAX = 3
+DISKLESS_INTERVALS: Mapping[str, Sequence[int]] = {
+    "diskless.append.commit.interval.ms": (5, 20, 20, 100),
+    "diskless.fetch.poll.interval.ms": (20, 50),
+    "diskless.metadata.snapshot.interval.records": (3, 10, 30, 1000),
+    "diskless.file.deletion.grace.period.ms": (0, 500, 3000),
+    "diskless.coordinator.orphan.scan.interval.ms": (1000, 4000),
+}
 MEMBERS = 2
 SHARE = 1 / 3
 """The share of plans with each option below."""
@@ -141,6 +149,10 @@ class FaultKind(enum.Enum):
     """One response reports a change that was not made."""
     TIERING_DISABLED = "tiered storage disabled"
     """Tiered storage of a topic is disabled, and sometimes enabled again (`tiering_disablement.py`)."""
+    RECORDS_DELETED = "records deleted"
+    """Not a fault: the first records of a diskless topic are deleted."""
+    CLOCKS_ADVANCED = "clocks advanced"
+    """Not a fault: all nodes' clocks advance until the files of diskless topics are old enough to be deleted."""
 
 
 DISK_DAMAGE = frozenset(
@@ -151,7 +163,10 @@ DRAWN_SEPARATELY = LATER_KINDS | {
     FaultKind.TOPIC_RECREATED,
     FaultKind.VOTER_REMOVED,
     FaultKind.TIERING_DISABLED,
+    FaultKind.RECORDS_DELETED,
+    FaultKind.CLOCKS_ADVANCED,
 }
+DISKLESS_ONLY = frozenset({FaultKind.RECORDS_DELETED, FaultKind.CLOCKS_ADVANCED})
 DAMAGING = DISK_DAMAGE | {
     FaultKind.POWER_LOSS,
     FaultKind.POWER_LOSS_AT_OPERATION,
@@ -180,7 +195,12 @@ NEEDS_ANOTHER_CONTROLLER = frozenset({FaultKind.MISSED_LEADER_EPOCH, FaultKind.L
 STORE_FAULTS = frozenset(each for each in FaultKind if each.name.startswith("STORE_"))
 NEEDS_TIERED_TOPIC = STORE_FAULTS | {FaultKind.DIRECTORY_MOVE, FaultKind.COPY_DISABLED}
 """Faults that require a tiered topic."""
-WITHOUT_NODE = STORE_FAULTS | {FaultKind.COPY_DISABLED, FaultKind.TIERING_DISABLED}
+IMPOSSIBLE_IN_DISKLESS = frozenset({FaultKind.STORE_FALSE_SUCCESS, FaultKind.COPY_DISABLED})
+"""Faults that plans with diskless topics do not have.
+
+A store that reports success for a PUT without storing the object loses acknowledged records, because there is no other copy.
+"""
+WITHOUT_NODE = STORE_FAULTS | DISKLESS_ONLY | {FaultKind.COPY_DISABLED, FaultKind.TIERING_DISABLED}
 """Faults that do not affect the node that they name."""
 
 DISABLEMENT_COMPANIONS = (
@@ -223,6 +243,8 @@ class SimulationPlan:
     """Members of the consumer group."""
     tiered: bool = False
     """Whether the topic is tiered."""
+    diskless: bool = False
+    """Whether the topic is diskless. Faults of replicas then affect `__diskless_metadata`."""
     dynamic_quorum: bool = False
     """Whether voters are in the metadata log (KIP-853), and nodes join by themselves.
 
@@ -236,7 +258,7 @@ class SimulationPlan:
 
     @property
     def has_other_directory(self) -> bool:
-        return self.tiered or "log.dirs" in self.configs
+        return self.tiered or self.diskless or "log.dirs" in self.configs
 
     def smaller(self) -> Iterator[SimulationPlan]:
         """Yield the plans with one element less."""
@@ -251,11 +273,18 @@ class SimulationPlan:
 
 
 def draw_plan(
-    seed: int, *, nodes: int = NODES, tiered: bool = False, disables_tiering: bool = False
+    seed: int,
+    *,
+    nodes: int = NODES,
+    tiered: bool = False,
+    disables_tiering: bool = False,
+    diskless: bool = False,
 ) -> SimulationPlan:
     """Draw the plan of a seed. With `disables_tiering`, the topic is tiered, and tiered storage is disabled during
-    the other faults."""
+    the other faults. With `diskless`, the topic is diskless, and not tiered."""
     tiered = tiered or disables_tiering
+    if diskless:
+        return _draw_diskless_plan(seed, nodes)
     chance = random.Random(f"plan {seed}")
     count = chance.randint(1, FAULTS_MAX)
     faults = [_draw_fault(chance, nodes, _draw_kind(chance, nodes, tiered)) for _ in range(count)]
@@ -269,6 +298,42 @@ def draw_plan(
         plan = _draw_disablements(plan, random.Random(f"plan {seed} disablements"))
     in_group = random.Random(f"plan {seed} group").random() < SHARE
     return replace(plan, members=MEMBERS if in_group else 0)
+
+
+def _draw_diskless_plan(seed: int, nodes: int) -> SimulationPlan:
+    """Draw the faults of a tiered plan, without those that are impossible, and further events.
+
+    There are no transactions on diskless topics.
+    """
+    plan = draw_plan(seed, nodes=nodes, tiered=True)
+    chance = random.Random(f"plan {seed} diskless")
+    configs = {**plan.configs}
+    configs |= {each: str(chance.choice(values)) for each, values in DISKLESS_INTERVALS.items()}
+    if chance.random() < SHARE:
+        configs["diskless.append.buffer.max.bytes"] = "1024"
+    if chance.random() < SHARE:
+        configs["diskless.object.cache.max.bytes"] = "0"
+    if chance.random() < SHARE:
+        configs |= SMALL_SEGMENTS
+    drawn = [
+        replace(
+            _draw_fault(
+                chance, nodes, chance.choice(sorted(DISKLESS_ONLY, key=lambda it: it.name))
+            ),
+            variant=round(chance.random(), 3),
+        )
+        for _ in range(chance.randint(0, DISKLESS_EVENTS_MAX))
+    ]
+    plan = replace(
+        plan,
+        faults=tuple(each for each in plan.faults if each.kind not in IMPOSSIBLE_IN_DISKLESS),
+        writers=max(plan.writers, 1 + (chance.random() < 0.5)),
+        transactional=0,
+        tiered=False,
+        diskless=True,
+        configs=configs,
+    )
+    return _with_faults(plan, drawn)
 
 
 def _draw_options(plan: SimulationPlan, chance: random.Random) -> SimulationPlan:
@@ -385,6 +450,7 @@ def to_json(plan: SimulationPlan) -> dict[str, Any]:
         "transactional": plan.transactional,
         "members": plan.members,
         "tiered": plan.tiered,
+        "diskless": plan.diskless,
         "dynamic_quorum": plan.dynamic_quorum,
         "offloaded_s": plan.offloaded_s,
         "configs": plan.configs,

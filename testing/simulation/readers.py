@@ -10,6 +10,7 @@ import trio
 
 from odradek.client.consumer import (
     EARLIEST,
+    LATEST,
     ConsumedRecord,
     IsolationLevel,
     Reader,
@@ -70,6 +71,11 @@ class Readers:
         """The log start offset of each partition."""
         found = await list_offsets(cluster, dict.fromkeys(self._start, EARLIEST))
         return {where.partition: start.offset for where, start in found.items()}
+
+    async def log_ends(self, cluster: Cluster) -> dict[int, int]:
+        """The end offset of each partition."""
+        found = await list_offsets(cluster, dict.fromkeys(self._start, LATEST))
+        return {where.partition: end.offset for where, end in found.items()}
 
     async def read_again(self, cluster: Cluster, starts: Mapping[int, int]) -> list[ReadRecord]:
         """Read all committed records again; partitions begin at `starts`, or at 0."""

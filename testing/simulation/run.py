@@ -32,7 +32,13 @@ from odradek.testing.simulation.tier_checks import TierChecks
 from odradek.testing.simulation.tiering_disablement import TieringDisablement, enable_at_end
 from odradek.testing.simulation.topic_recreation import RECREATED_TOPIC, TopicRecreation
 from odradek.testing.simulation.trace import Trace
-from odradek.testing.simulation.workload import REQUEST_S, TIERED_TOPIC, TOPIC, Workload
+from odradek.testing.simulation.workload import (
+    DISKLESS_TOPIC,
+    REQUEST_S,
+    TIERED_TOPIC,
+    TOPIC,
+    Workload,
+)
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_world import VirtualWorld
 
@@ -142,6 +148,7 @@ class _Simulation:
             self._trace,
             nursery,
             tiered=plan.tiered,
+            diskless=plan.diskless,
             dynamic_quorum=plan.dynamic_quorum,
             offloaded_s=plan.offloaded_s,
             configs=plan.configs,
@@ -158,8 +165,9 @@ class _Simulation:
 
         clock = self._world.clock
         work = Workload(connect, clock, plan, self._trace)
+        topic_configs = TIERED_TOPIC if plan.tiered else DISKLESS_TOPIC if plan.diskless else {}
         recreation = TopicRecreation(
-            connect, clock, plan.nodes, self._trace, TIERED_TOPIC if plan.tiered else {}
+            connect, clock, plan.nodes, self._trace, topic_configs, diskless=plan.diskless
         )
         group = ConsumerGroupWorkload(
             connect, TOPIC, plan.members, plan.seed, self._trace, tiered=plan.tiered
@@ -173,7 +181,7 @@ class _Simulation:
             (TOPIC, RECREATED_TOPIC),
             may_dangle=self._may_dangle,
         )
-        faults = Faults(cluster, checkers, work, store, recreation, tiering)
+        faults = Faults(cluster, checkers, work, store, recreation, tiering, work.replicated_topic)
         run.coverage = faults.coverage
         try:
             await work.create_topic()
@@ -202,6 +210,8 @@ class _Simulation:
             await work.read_final()
             if self._disables_tiering:
                 disablement.check_log_starts(await work.find_log_starts())
+            if plan.diskless:
+                await work.find_log_starts()
             run.anomalies += await recreation.final(
                 may_be_deleted=RECREATED_TOPIC in tiering.has_deleted
             )

@@ -54,12 +54,16 @@ class TopicRecreation:
         nodes: int,
         trace: Trace,
         configs: Mapping[str, str],
+        *,
+        diskless: bool = False,
     ) -> None:
+        """`diskless`: the topic has no replicas and no transactions."""
         self._connect = connect
         self._clock = clock
         self._replicas = list(range(1, nodes + 1))
         self._trace = trace
         self._configs = configs
+        self._is_diskless = diskless
         self._id: UUID | None = None
         """The id of the last topic, if it is known."""
         self._created: UUID | None = None
@@ -79,7 +83,7 @@ class TopicRecreation:
 
     @property
     def is_tiered(self) -> bool:
-        return bool(self._configs)
+        return bool(self._configs) and not self._is_diskless
 
     async def delete(self) -> bool:
         """Delete the topic; return whether the deletion was acknowledged."""
@@ -122,6 +126,8 @@ class TopicRecreation:
 
         A later client with its transactional id must be served, even if the topic was deleted.
         """
+        if self._is_diskless:
+            return
         number = len(self._transactional_ids)
         name, protocol = f"{RECREATED_TOPIC}-client-{number}", list(TransactionProtocol)[number % 2]
         self._transactional_ids.append(name)
@@ -244,6 +250,8 @@ class TopicRecreation:
     async def _make(self, cluster: Cluster) -> None:
         assignments = dict.fromkeys(range(PARTITIONS), self._replicas)
         wanted = NewTopic(RECREATED_TOPIC, assignments=assignments, configs=dict(self._configs))
+        if self._is_diskless:
+            wanted = NewTopic(RECREATED_TOPIC, partitions=PARTITIONS, configs=dict(self._configs))
         try:
             [made] = await create_topics(cluster, [wanted])
             self._id = self._created = made.topic_id
@@ -299,4 +307,7 @@ def _record_values(sent: Iterable[ClientTransaction]) -> Iterator[bytes]:
 
 def _has_no_broker(error: Exception) -> bool:
     """Whether the controller knows no running broker with a replica."""
-    return isinstance(error, KafkaError) and error.code is ErrorCode.invalid_replica_assignment
+    return isinstance(error, KafkaError) and error.code in (
+        ErrorCode.invalid_replica_assignment,
+        ErrorCode.invalid_replication_factor,
+    )

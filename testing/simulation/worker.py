@@ -129,7 +129,9 @@ def load(path: Path) -> SimulationPlan:
     return from_json(json.loads(path.read_text())["plan"])
 
 
-def _work(keep: str, nodes: str, tiered: str, disables_tiering: str, *seeds: str) -> None:
+def _work(
+    keep: str, nodes: str, tiered: str, disables_tiering: str, diskless: str, *seeds: str
+) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
     gc.disable()
     for seed in seeds:
@@ -141,6 +143,7 @@ def _work(keep: str, nodes: str, tiered: str, disables_tiering: str, *seeds: str
             nodes=int(nodes),
             tiered=bool(tiered),
             disables_tiering=bool(disables_tiering),
+            diskless=bool(diskless),
         )
         run_one(plan, Path(keep) if keep else None, _print_row)
 

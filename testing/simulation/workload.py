@@ -33,7 +33,7 @@ from odradek.client.quorum_admin import remove_voter
 from odradek.client.reassignment_admin import alter_reassignments
 from odradek.protocol.apis import ELECT_LEADERS
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.protocol.topics import TopicPartition
+from odradek.protocol.topics import DISKLESS_METADATA, TopicPartition
 from odradek.replication.raft.voters import ReplicaKey
 from odradek.replication.tiered.whole_metadata_topic import WholeMetadataTopicReader
 from odradek.seams.clock import Clock
@@ -89,6 +89,7 @@ COPY_ENABLED = {
 }
 WRITES = 12
 TRANSACTIONS = 4
+DISKLESS_TOPIC = {"diskless.enable": "true"}
 OPERATION_TIMEOUT_S = 60.0
 """The time limit of any operation; faults end long before."""
 REQUEST_S = 5.0
@@ -139,6 +140,9 @@ class Workload:
         self.history = ClientHistory()
         self.anomalies: list[Anomaly] = []
         """Errors that no client may get, and missing acknowledgements after recovery."""
+        self.deletion_requested: dict[int, int] = {}
+        """By partition: the largest offset that a request to delete records had, acknowledged or not."""
+        self.deletion_acknowledged: dict[int, int] = {}
         self.responded_s = 0.0
         """The longest wait of a client for a write or a transaction after recovery, in seconds."""
         self._connect = connect
@@ -147,6 +151,8 @@ class Workload:
         self._kinds = {fault.kind for fault in plan.faults}
         self._trace = trace
         self._chance = random.Random(f"clients {plan.seed}")
+        self.replicated_topic = DISKLESS_METADATA if plan.diskless else TOPIC
+        """The topic whose replicas are reassigned and moved, and whose leaders change."""
         self._readers = Readers(self.history, TOPIC, PARTITIONS, poll_s=POLL_S)
         self._pauses_ended = trio.Event()
         self._in_sync = trio.Event()
@@ -157,6 +163,8 @@ class Workload:
         topic = NewTopic(
             TOPIC, assignments=dict.fromkeys(range(PARTITIONS), nodes), configs=configs
         )
+        if self._plan.diskless:
+            topic = NewTopic(TOPIC, partitions=PARTITIONS, configs=DISKLESS_TOPIC)
         async with self._connect() as cluster:
             await cluster.retrying(
                 partial(_create_if_absent, cluster, topic),
@@ -165,8 +173,15 @@ class Workload:
             )
             if len(nodes) > 1:
                 await cluster.retrying(
-                    partial(_reassign, cluster, nodes[-2:]), timeout_s=OPERATION_TIMEOUT_S
+                    partial(self._reassign, cluster, nodes[-2:]), timeout_s=OPERATION_TIMEOUT_S
                 )
+
+    async def _reassign(
+        self, cluster: Cluster, replicas: list[int] | None, index: int = MOVED
+    ) -> None:
+        where = TopicPartition(self.replicated_topic, index)
+        for error in (await alter_reassignments(cluster, {where: replicas})).values():
+            raise error
 
     async def reassign(self, fault: Fault) -> bool:
         """Reassign the partition; in one of four cases, cancel that later. Returns whether it
@@ -176,12 +191,12 @@ class Workload:
         async with self._connect() as cluster:
             begun = False
             with suppress(KafkaError, ClientError):
-                await _reassign(cluster, replicas)
+                await self._reassign(cluster, replicas)
                 begun = True
             if fault.amount < 0.25:
                 await trio.sleep(fault.seconds * fault.amount)
                 with suppress(KafkaError, ClientError):
-                    await _reassign(cluster, None)
+                    await self._reassign(cluster, None)
         return begun
 
     async def lead(self, replicas: Sequence[int], *, by: int) -> None:
@@ -192,9 +207,9 @@ class Workload:
                 cluster.controller_id = (
                     by  # a broker that would forward it may not get the response
                 )
-                await _reassign(cluster, list(replicas), SHARED)
+                await self._reassign(cluster, list(replicas), SHARED)
                 connection = await cluster.controller()
-                rows = [{"topic": TOPIC, "partitions": [SHARED]}]
+                rows = [{"topic": self.replicated_topic, "partitions": [SHARED]}]
                 await connection.request(
                     ELECT_LEADERS,
                     {"election_type": 0, "topic_partitions": rows, "timeout": 1000},
@@ -205,7 +220,8 @@ class Workload:
 
         The first move may do nothing.
         """
-        replicas = [Replica(fault.node, TOPIC, index) for index in (SHARED, MOVED)]
+        topic = self.replicated_topic
+        replicas = [Replica(fault.node, topic, index) for index in (SHARED, MOVED)]
         paths = (DATA, OTHER_DATA) if fault.amount < 0.5 else (OTHER_DATA, DATA)
         moved = False
         async with self._connect() as cluster:
@@ -223,6 +239,20 @@ class Workload:
         """Enable or disable copies of the topic to the remote tier."""
         await self.configure(COPY_ENABLED if copies else COPY_DISABLED)
         self._trace.add("remote copies are enabled" if copies else "remote copies are disabled")
+
+    async def delete_first_records(self, fault: Fault) -> bool:
+        """Delete a share of the records of each partition; return whether that was acknowledged."""
+        async with self._connect() as cluster:
+            with suppress(KafkaError, ClientError), trio.move_on_after(ADMIN_REQUEST_S):
+                ends = await self._readers.log_ends(cluster)
+                before = {index: int(end * fault.amount) for index, end in ends.items()}
+                raise_to(self.deletion_requested, before)
+                wanted = {TopicPartition(TOPIC, index): each for index, each in before.items()}
+                await delete_records(cluster, wanted)
+                raise_to(self.deletion_acknowledged, before)
+                self._trace.add(f"records are deleted below {before}")
+                return True
+        return False
 
     async def remove_voter(self, key: ReplicaKey) -> bool:
         """Remove a voter; it joins again by itself."""
@@ -391,7 +421,8 @@ class Workload:
             await self._readers.read_along(cluster, name)
 
     async def find_log_starts(self) -> Mapping[int, int]:
-        """Find the log start offsets after disablements of tiered storage; they are part of the history."""
+        """Find the log start offsets after disablements of tiered storage or deletions of records; they are part of
+        the history."""
         async with self._connect() as cluster:
             self.history.log_starts = await self._readers.log_starts(cluster)
         return self.history.log_starts
@@ -430,10 +461,10 @@ class Workload:
             )
 
 
-async def _reassign(cluster: Cluster, replicas: list[int] | None, index: int = MOVED) -> None:
-    refused = await alter_reassignments(cluster, {TopicPartition(TOPIC, index): replicas})
-    for error in refused.values():
-        raise error
+def raise_to(offsets: dict[int, int], others: Mapping[int, int]) -> None:
+    """Raise offsets by partition to those that are larger."""
+    for index, offset in others.items():
+        offsets[index] = max(offset, offsets.get(index, 0))
 
 
 async def _create_if_absent(cluster: Cluster, topic: NewTopic) -> None:
@@ -445,5 +476,8 @@ async def _create_if_absent(cluster: Cluster, topic: NewTopic) -> None:
 
 
 def _has_too_few_brokers(error: Exception) -> bool:
-    """Whether there are too few brokers for the replicas so far."""
-    return isinstance(error, KafkaError) and error.code is ErrorCode.invalid_replica_assignment
+    """Whether there are too few brokers for the replicas so far, also for those of `__diskless_metadata`."""
+    return isinstance(error, KafkaError) and error.code in (
+        ErrorCode.invalid_replica_assignment,
+        ErrorCode.invalid_replication_factor,
+    )

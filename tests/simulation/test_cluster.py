@@ -19,6 +19,7 @@ from odradek.testing.simulation.history import Anomaly
 from odradek.testing.simulation.parallel_runs import run_many
 from odradek.testing.simulation.plan import (
     DATA,
+    DISKLESS_ONLY,
     NEEDS_TIERED_TOPIC,
     OTHER_DATA,
     RUN_S,
@@ -38,7 +39,9 @@ from tests.simulation.coverage import assert_sound
 SEEDS_AT_ONCE = 250
 """Enough for an effect of each kind of fault on a serving node; a hundred are too few."""
 
-WITHOUT_TIERED_TOPIC = set(FaultKind) - NEEDS_TIERED_TOPIC - {FaultKind.TIERING_DISABLED}
+WITHOUT_TIERED_TOPIC = (
+    set(FaultKind) - NEEDS_TIERED_TOPIC - DISKLESS_ONLY - {FaultKind.TIERING_DISABLED}
+)
 """Kinds of faults in plans without an object store."""
 
 

@@ -12,8 +12,9 @@ import pytest
 
 from odradek.broker.diskless import snapshots as module
 from odradek.broker.diskless.coordinator import StateStore
+from odradek.broker.diskless.memory_state_store import MemoryStateStore
 from odradek.broker.diskless.snapshots import CoordinatorSnapshots, SnapshotEnvironment
-from odradek.broker.diskless.state_store import MemoryStateStore, SqliteStateStore
+from odradek.broker.diskless.state_store import SqliteStateStore
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.schemas.diskless_apis import (
     DisklessFetchSnapshotRequest,
@@ -24,6 +25,7 @@ from odradek.seams.real_files import RealFiles
 from odradek.storage.diskless.queries import FindPosition, find_batches
 from odradek.storage.diskless.snapshot_files import PART, SnapshotFiles
 from odradek.storage.diskless.state import DisklessState
+from odradek.testing.power import Power
 from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_disk import VirtualDisk
 from odradek.testing.virtual_files import VirtualFiles
@@ -112,8 +114,9 @@ def setup(request: pytest.FixtureRequest, tmp_path: Path, clock: VirtualClock) -
         files, root = RealFiles(), PurePosixPath(tmp_path)
         states = SqliteStateStore(files, "cluster", 86_400_000)
     else:
-        files, root = VirtualFiles(VirtualDisk()), PurePosixPath("/data")
-        states = MemoryStateStore(files, 86_400_000)
+        disk, root = VirtualDisk(), PurePosixPath("/data")
+        files = VirtualFiles(disk)
+        states = MemoryStateStore(files, disk.databases.of_node(Power()), 86_400_000)
     return Setup(files, root, states, clock)
 
 
