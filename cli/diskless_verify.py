@@ -136,11 +136,7 @@ class DisklessVerification:
                 f"the cluster has no topic {DISKLESS_METADATA}: it has no diskless topics"
             )
         result = VerificationResult([], [])
-        await self._list_files(audit)
-        self._topic_ids = dict(await self._admin.diskless_topics())
-        for topic in self._topic_ids:
-            for index in sorted(self._cluster.topics[topic].partitions):
-                result.problems += await self._find_batches(audit, topic, index)
+        result.problems += await self._collect(audit)
         for file in audit.files.values():
             result.problems += file.metadata_problems()
         result.problems += await self._miscounted(audit)
@@ -148,6 +144,16 @@ class DisklessVerification:
         await self._verify_objects(audit, result)
         await self._find_unknown(audit, result)
         return result
+
+    async def _collect(self, audit: FileAudit) -> list[str]:
+        """Add all files and batches to `audit`; return the problems of partitions."""
+        problems = []
+        await self._list_files(audit)
+        self._topic_ids = dict(await self._admin.diskless_topics())
+        for topic in self._topic_ids:
+            for index in sorted(self._cluster.topics[topic].partitions):
+                problems += await self._find_batches(audit, topic, index)
+        return problems
 
     async def _list_files(self, audit: FileAudit) -> None:
         for coordinator_id in await self._admin.coordinator_ids():
@@ -198,18 +204,18 @@ class DisklessVerification:
         return None
 
     async def _miscounted(self, audit: FileAudit) -> list[str]:
-        """Files whose number of live batches is wrong, also after some time."""
+        """Files whose number of live batches is wrong, also when everything is read for a second time.
+
+        A coordinator that deletes records updates its files later, and a replica may return outdated batches.
+        """
         if not audit.miscounted(audit):
             return []
         await self._seams.clock.sleep(SETTLE_S)
-        later = FileAudit()
-        await self._list_files(later)
-        return [
-            file.miscount
-            for file in audit.miscounted(later)
-            # A follower may have returned batches that were deleted before
-            if len((await self._still_live(file)).batches) == len(file.batches)
-        ]
+        again, last = FileAudit(), FileAudit()
+        await self._collect(again)
+        await self._list_files(last)
+        still_wrong = {file.key for file in again.miscounted(last)}
+        return [file.miscount for file in audit.miscounted(again) if file.key in still_wrong]
 
     async def _untracked(self, audit: FileAudit) -> list[str]:
         """Files with live batches that no coordinator tracks. A file that was committed after the listing is tracked."""

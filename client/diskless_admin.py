@@ -39,6 +39,7 @@ RETRY_S = 0.1
 LOG_STARTS_MAX = 20
 """Requests for the first batch of a partition whose log start offset increases all the time."""
 _INT32_MAX = 2**31 - 1
+_LATEST = -1
 _UNKNOWN = (ErrorCode.unknown_topic_id, ErrorCode.unknown_topic_or_partition)
 _ELSEWHERE = (ErrorCode.not_coordinator, ErrorCode.coordinator_not_available)
 
@@ -68,7 +69,7 @@ class DisklessAdmin:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._broker_of_partition: dict[tuple[UUID, int], int] = {}
-        """Brokers that have returned the batches of partitions."""
+        """Leaders of the coordinators of partitions."""
 
     async def coordinator_ids(self) -> list[int]:
         """Partitions of `__diskless_metadata`; none if the topic does not exist."""
@@ -221,26 +222,40 @@ class DisklessAdmin:
     async def _ask_coordinator(
         self, topic_id: UUID, index: int, offset: int, max_batches: int
     ) -> Any:
-        """Response of the first broker that has the partition's coordinator.
+        """Response of the leader of the partition's coordinator. Followers respond too, but with older batches."""
+        broker = self._broker_of_partition.get((topic_id, index))
+        if broker is None:
+            broker = await self._find_leader(topic_id, index)
+        response = await self._request_to(
+            broker,
+            apis.DISKLESS_FIND_BATCHES,
+            _find_request(topic_id, index, offset, max_batches),
+        )
+        found = response.topics[0].partitions[0]
+        if found.error_code in _ELSEWHERE:
+            self._broker_of_partition.pop((topic_id, index), None)
+        return found
 
-        Clients do not know the coordinator of a partition, so that one broker after another is asked.
+    async def _find_leader(self, topic_id: UUID, index: int) -> int:
+        """The broker that leads the coordinator of a partition.
+
+        Clients do not know the coordinator, so that one broker after another is asked for an offset (D-09), which only the
+        leader returns. Raises KafkaError.
         """
-        response: Any = None
-        known = self._broker_of_partition.get((topic_id, index))
-        leaders = sorted({await self._leader(each) for each in await self.coordinator_ids()})
-        for broker in sorted(leaders, key=lambda each: each != known):
-            responses = await self._request_to(
-                broker,
-                apis.DISKLESS_FIND_BATCHES,
-                _find_request(topic_id, index, offset, max_batches),
-            )
-            response = responses.topics[0].partitions[0]
-            if response.error_code not in _ELSEWHERE:
-                self._broker_of_partition[topic_id, index] = broker
-                return response
-        if response is None:
+        brokers = sorted({await self._leader(each) for each in await self.coordinator_ids()})
+        if not brokers:
             raise KafkaError(ErrorCode.unknown_topic_id, "the cluster has no diskless topics")
-        return response
+        partition = {"partition_index": index, "timestamp": _LATEST}
+        request = {"topics": [{"topic_id": topic_id, "partitions": [partition]}]}
+        code = ErrorCode.not_coordinator
+        for broker in brokers:
+            response = await self._request_to(broker, apis.DISKLESS_LIST_OFFSETS, request)
+            code = response.topics[0].partitions[0].error_code
+            if code not in _ELSEWHERE:
+                break
+        check(code, about=f"the coordinator of partition {index}")
+        self._broker_of_partition[topic_id, index] = broker
+        return broker
 
     async def diskless_topics(self) -> Mapping[str, UUID]:
         """Names and ids of the topics with `diskless.enable=true`."""

@@ -108,7 +108,7 @@ class TopicLogConfigs:
         return config
 
     def forget(self, topics: Iterable[str]) -> None:
-        """Forget deleted topics."""
+        """Remove the configs of deleted topics."""
         for topic in topics:
             self._known.pop(topic, None)
 

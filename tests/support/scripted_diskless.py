@@ -129,6 +129,14 @@ class ScriptedDiskless:
                 return {"files": self._files(request.body)}
             case apis.DISKLESS_DESCRIBE_FILES:
                 return {"files": [self._file(row.object_key) for row in request.body.files]}
+            case apis.DISKLESS_LIST_OFFSETS:
+                (topic,) = request.body.topics
+                (row,) = topic.partitions
+                state = self.states[row.partition_index % len(self.states)]
+                partition = state.partition(topic.topic_id, row.partition_index)
+                code = ErrorCode.unknown_topic_or_partition if partition is None else ErrorCode.none
+                listed = {"partition_index": row.partition_index, "error_code": code}
+                return {"topics": [{"topic_id": topic.topic_id, "partitions": [listed]}]}
             case apis.DISKLESS_FIND_BATCHES:
                 (topic,) = request.body.topics
                 (row,) = topic.partitions
