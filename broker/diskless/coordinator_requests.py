@@ -275,6 +275,36 @@ class CoordinatorRequests:
         results = {**local, **dict(zip(others, remote, strict=True))}
         return limit_bytes([results[number] for number in range(len(positions))], max_bytes)
 
+    async def find_at_isr(
+        self, positions: Sequence[FindPosition], *, timeout_s: float = TIMEOUT_SECONDS
+    ) -> Sequence[Sequence[DisklessFindBatchesPartitionResponse]]:
+        """Find at most one batch of each position at every member of the ISR of its coordinator's partition.
+
+        A leader that was replaced and does not know it cannot reach the others, so that their results are errors.
+        """
+        image = self._image()
+        by_broker: dict[int, list[int]] = {}
+        results: list[list[DisklessFindBatchesPartitionResponse]] = [[] for _ in positions]
+        for number, position in enumerate(positions):
+            coordinator_id = self.coordinator_of(position.topic_id, position.index)
+            if coordinator_id is not None:
+                partition = image.partition(DISKLESS_METADATA_TOPIC, coordinator_id)
+                for broker_id in () if partition is None else partition.isr:
+                    by_broker.setdefault(broker_id, []).append(number)
+
+        async def ask(broker_id: int, numbers: Sequence[int]) -> None:
+            asked = [positions[number] for number in numbers]
+            found: Sequence[DisklessFindBatchesPartitionResponse]
+            try:
+                found = await self._find_at(broker_id, asked, 1, 1, timeout_s)
+            except KafkaError as error:
+                found = [failed_find(position, error) for position in asked]
+            for number, each in zip(numbers, found, strict=True):
+                results[number].append(each)
+
+        await in_parallel(ask, by_broker.items())
+        return results
+
     def _is_here(self, position: FindPosition) -> bool:
         coordinator_id = self.coordinator_of(position.topic_id, position.index)
         if coordinator_id is None:

@@ -107,6 +107,12 @@ class BatchFinder(Routes, Protocol):
         """
         ...
 
+    async def find_at_isr(
+        self, positions: Sequence[FindPosition], *, timeout_s: float = ...
+    ) -> Sequence[Sequence[Found]]:
+        """Results of each position of all members of the ISR of its coordinator's partition."""
+        ...
+
     async def list_offsets(
         self, positions: Sequence[TimestampPosition], *, timeout_s: float = ...
     ) -> Sequence[DisklessListOffsetsPartitionResponse]:
@@ -348,13 +354,25 @@ class DisklessLogReader:
     async def _confirm_out_of_range(
         self, positions: Sequence[FindPosition], found: list[Found], doubtful: Sequence[int]
     ) -> None:
-        """Replace OFFSET_OUT_OF_RANGE by OFFSET_NOT_AVAILABLE unless the offset is above the high watermark (D-19)."""
+        """Replace OFFSET_OUT_OF_RANGE by OFFSET_NOT_AVAILABLE unless the offset is above the high watermark (D-19).
+
+        A strict read of a leader that was replaced and does not know it is old, too. So all members of the ISR must
+        respond, and none may have the offset: at least one of them has every committed record.
+        """
         numbers = [number for number in doubtful if is_known(found[number])]
         if not numbers:
             return
-        ends = await self._list_offsets([positions[number] for number in numbers], LATEST)
-        for number, end in zip(numbers, ends, strict=True):
-            if end.error_code is not ErrorCode.none or end.offset >= positions[number].offset:
+        asked = [positions[number] for number in numbers]
+        ends = await self._list_offsets(asked, LATEST)
+        of_isr = await self._requests.find_at_isr(asked, timeout_s=FIND_SECONDS)
+        for number, end, replicas in zip(numbers, ends, of_isr, strict=True):
+            offset = positions[number].offset
+            is_above = end.error_code is ErrorCode.none and end.offset < offset
+            if (
+                not is_above
+                or not replicas
+                or not all(is_known(each) and each.high_watermark < offset for each in replicas)
+            ):
                 found[number] = DisklessFindBatchesPartitionResponse(
                     partition_index=positions[number].index,
                     error_code=ErrorCode.offset_not_available,

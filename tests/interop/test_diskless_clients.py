@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from odradek.testing import Cluster
 from tests.interop.asyncio_thread import on_asyncio
@@ -149,6 +150,28 @@ def test_offsets_for_times_finds_the_exact_record(bootstrap: str, topic: str) ->
     wanted = [TopicPartition(topic, 0, base_ms + 20), TopicPartition(topic, 1, base_ms)]
     assert [each.offset for each in consumer.offsets_for_times(wanted, TIMEOUT_S)] == [1, -1]
     assert consumer.get_watermark_offsets(TopicPartition(topic, 0), TIMEOUT_S) == (0, 4)
+    consumer.close()
+
+
+@pytest.mark.parametrize("offset", [1, 50])
+def test_offset_out_of_range_is_reset_to_the_earliest(
+    bootstrap: str, topic: str, offset: int
+) -> None:
+    """D-10: below the log start offset, and above the high watermark."""
+    produce(bootstrap, topic, [b"%d" % number for number in range(10)], partition=0)
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for deleted in admin.delete_records([TopicPartition(topic, 0, 5)]).values():
+        assert deleted.result(TIMEOUT_S).low_watermark == 5
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": topic,
+            "auto.offset.reset": "earliest",
+            "log_level": 0,
+        }
+    )
+    consumer.assign([TopicPartition(topic, 0, offset)])
+    assert [each.offset() for each in poll_until(consumer, 5)] == [5, 6, 7, 8, 9]
     consumer.close()
 
 

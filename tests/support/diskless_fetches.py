@@ -89,6 +89,8 @@ class FakeCoordinator:
         self.is_available = True
         self.hanging: set[int] = set()
         """Partitions whose coordinator does not respond before the time limit."""
+        self.zombie: MemoryDisklessState | None = None
+        """State of a former leader, which does not know that it was replaced and cannot reach the other replicas."""
         self.lagging: MemoryDisklessState | None = None
         """State of a new leader that has not applied its whole log; its strict reads wait until it has."""
         self.calls: list[tuple[list[FindPosition], bool]] = []
@@ -133,7 +135,7 @@ class FakeCoordinator:
                 )
                 for each in positions
             ]
-        state = self.replica if is_local else (self.lagging or self.leader)
+        state = self.replica if is_local else (self.lagging or self.zombie or self.leader)
         assert state is not None
         found = queries.find_batches(state, positions, max_bytes=max_bytes, max_batches=max_batches)
         return [
@@ -144,6 +146,21 @@ class FakeCoordinator:
             else each
             for each in found
         ]
+
+    async def find_at_isr(
+        self, positions: Sequence[FindPosition], *, timeout_s: float = 10.0
+    ) -> Sequence[Sequence[DisklessFindBatchesPartitionResponse]]:
+        states = [each for each in (self.zombie, self.leader, self.replica) if each is not None]
+        of_states = [
+            queries.find_batches(state, positions, max_bytes=1, max_batches=1) for state in states
+        ]
+        found = [list(each) for each in zip(*of_states, strict=True)]
+        if self.zombie is not None:
+            for number, position in enumerate(positions):
+                found[number][1] = DisklessFindBatchesPartitionResponse(
+                    partition_index=position.index, error_code=ErrorCode.network_exception
+                )
+        return found
 
     async def list_offsets(
         self, positions: Sequence[TimestampPosition], *, timeout_s: float = 10.0
@@ -156,7 +173,7 @@ class FakeCoordinator:
                 )
                 for each in positions
             ]
-        return queries.list_offsets(self.leader, positions)
+        return queries.list_offsets(self.zombie or self.leader, positions)
 
     async def delete_records(
         self, positions: Sequence[DeletePosition], *, timeout_s: float = 10.0

@@ -249,6 +249,18 @@ async def test_find_batches_uses_the_local_replica_unless_it_is_strict(
     assert local[0].batches == fresh[0].batches
 
 
+async def test_find_at_isr_returns_the_result_of_each_member(
+    brokers: DisklessBrokers, clock: VirtualClock
+) -> None:
+    requests = brokers.brokers[1].requests
+    found = await requests.find_at_isr(
+        [FindPosition(T, index, 0, 1) for index in (3, 0)], timeout_s=5.0
+    )
+    assert [[each.partition_index for each in of_isr] for of_isr in found] == [[3], [0]]
+    assert {each.error_code for of_isr in found for each in of_isr} == {ErrorCode.none}
+    assert await requests.find_at_isr([FindPosition(UUID(int=9), 0, 0, 1)]) == [[]]
+
+
 async def test_find_batches_limits_the_bytes_of_all_partitions_together(
     brokers: DisklessBrokers,
     clock: VirtualClock,

@@ -176,6 +176,24 @@ async def test_new_leader_that_is_behind_never_gives_offset_out_of_range(
         assert read.error_code == ErrorCode.offset_out_of_range
 
 
+async def test_replaced_leader_never_gives_offset_out_of_range(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """D-10: a leader without contact to the others has an old high watermark, also in strict reads."""
+    async with DisklessNode().running() as node:
+        node.commit({0: 5})
+        node.coordinator.zombie = MemoryDisklessState(0)
+        node.coordinator.zombie.restore(node.coordinator.leader.snapshot())
+        node.commit({0: 5})
+        (read,) = await node.fetch({0: 10}, max_wait_ms=0)
+        assert read.error_code == ErrorCode.replica_not_available
+        node.coordinator.zombie = None
+        (read,) = await node.fetch({0: 10}, max_wait_ms=0)
+        assert (read.error_code, read.high_watermark) == (ErrorCode.none, 10)
+        (read,) = await node.fetch({0: 11}, max_wait_ms=0)
+        assert read.error_code == ErrorCode.offset_out_of_range
+
+
 async def test_partition_that_the_coordinator_does_not_know_yet_is_not_an_unknown_topic(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
