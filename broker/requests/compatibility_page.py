@@ -102,6 +102,8 @@ responses are the same except for the differences above and the following ones:
 - DescribeConfigs of a topic has `remote.log.disable.policy` (KIP-950) if it is set or requested by name. Kafka does not
   have it. The APIs 20950 (DisableRemoteTopic) and 20951 (DescribeTopicTiering) are private, and ApiVersions does not
   report them. Kafka closes the connection after such a request.
+- The APIs 93 to 98 and 100 (KIP-1164) and 21640 to 21643 (private) are those of diskless coordinators, and ApiVersions
+  does not report them ([diskless.md](diskless.md)). Kafka closes the connection after such a request.
 - A Metadata request may have the private tagged field 21640, a string: the rack of the client, or an empty string. The
   partitions of diskless topics in the response then have the tagged field 21640, an array of int32: the brokers to
   produce to (`PreferredProduceBrokers` of KIP-1163).
