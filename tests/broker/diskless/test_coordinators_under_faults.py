@@ -39,7 +39,7 @@ class FaultyRun:
 
     async def main(self) -> None:
         await self.cluster.create(PARTITIONS)
-        # Otherwise a record is replicated at the moment of its append.
+        # Without a delay, a record would be replicated as soon as it is appended.
         self.cluster.nodes.world.wires.set_delay(0.002, 0.05)
         async with trio.open_nursery() as nursery:
             for producer in range(2 * PARTITIONS):
