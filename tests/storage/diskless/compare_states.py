@@ -404,6 +404,8 @@ class Comparison:
     def send_steps(self) -> None:
         """Let SQLite execute the steps, and compare the results of those before."""
         self.receive()
+        if not self.steps:
+            return
         self.send(self.steps)
         self.sent, self.sent_expected = self.steps, self.expected
         self.steps, self.expected = [], []
