@@ -75,7 +75,7 @@ def add_parser(
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    _data_argument(parser)
+    _data_argument(parser, DEFAULT_DATA)
     _add_options(parser)
     _add_subcommands(parser)
     return parser
@@ -147,11 +147,12 @@ def _add_subcommands(parser: argparse.ArgumentParser) -> None:
     _data_argument(again)
 
 
-def _data_argument(parser: argparse.ArgumentParser) -> None:
+def _data_argument(parser: argparse.ArgumentParser, default: str = argparse.SUPPRESS) -> None:
+    """Add `--data`. A default of a subcommand would replace the value before the subcommand."""
     parser.add_argument(
         "--data",
         metavar="DIR",
-        default=DEFAULT_DATA,
+        default=default,
         help=f"directory of the cluster (default: ./{DEFAULT_DATA})",
     )
 

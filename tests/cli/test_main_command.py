@@ -88,6 +88,11 @@ def test_cluster_subcommand_help(offline: CommandLine, verb: str) -> None:
     assert "of a cluster" in output
 
 
+def test_cluster_directory_may_precede_the_subcommand(offline: CommandLine, tmp_path: Path) -> None:
+    for words in (["--data", str(tmp_path), "status"], ["status", "--data", str(tmp_path)]):
+        assert str(tmp_path) in offline("cluster", *words, code=1).stderr
+
+
 @pytest.mark.parametrize("command", ["topics", "groups", "configs", "acls", "log-dirs"])
 def test_command_without_subcommand_is_wrong_usage(offline: CommandLine, command: str) -> None:
     assert f"odradek {command} --help" in offline(command, code=2).stderr
