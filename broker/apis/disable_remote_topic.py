@@ -113,9 +113,10 @@ async def _find_reason_of(
         is_missing = is_leader and tiering.policy is DisablePolicy.DELETE
         return "this broker needs remote.log.storage.system.enable=true" if is_missing else None
     manager = services.tiered_storage.manager
+    is_busy = manager.work.is_busy(TopicIdPartition(topic.id, topic.name, index))
+    busy = "a segment is being copied or deleted" if is_busy else None
     if services.node_id not in image.replicas:
-        is_busy = manager.work.is_busy(TopicIdPartition(topic.id, topic.name, index))
-        return "a segment is being copied or deleted" if is_busy else None
+        return busy
     try:
         partition = await services.partitions.get(topic.name, topic.id, index)
         if is_leader and partition.leader_epoch != image.leader_epoch:
@@ -124,8 +125,8 @@ async def _find_reason_of(
             return "the log directory is offline"
         return None if manager.is_disabled(partition) else manager.disablement_progress(partition)
     except KafkaError as error:
-        # A replica in an offline log directory copies nothing; another broker leads.
-        return error.message or str(error) if is_leader else None
+        # A replica in an offline log directory starts no copy, but its last one may still be in progress.
+        return error.message or str(error) if is_leader else busy
 
 
 HANDLERS = {apis.DISABLE_REMOTE_TOPIC: disable_remote_topic}

@@ -201,6 +201,8 @@ class RemoteDeletionTask:
         self._tools = tools
         self._is_removed = False
         self._failure: str | None = None
+        self._copying_brokers: set[int] = set()
+        """Other brokers whose incomplete copies the last run could not delete yet."""
         self._wake = trio.Event()
 
     def wake(self) -> None:
@@ -232,7 +234,7 @@ class RemoteDeletionTask:
 
     @property
     def progress(self) -> str:
-        """How many remote segments are left, and why the last run failed."""
+        """How many remote segments are left, and why: the last run failed, or other brokers may still copy."""
         count = self._tools.metadata.segment_count(self._id)
         if count == 0:
             left = "the summaries of the remote segments are not deleted yet"
@@ -240,7 +242,13 @@ class RemoteDeletionTask:
             left = "1 remote segment is not deleted yet"
         else:
             left = f"{count} remote segments are not deleted yet"
-        return left if self._failure is None else f"{left}: {self._failure}"
+        if self._failure is not None:
+            return f"{left}: {self._failure}"
+        if not self._copying_brokers:
+            return left
+        brokers = ", ".join(map(str, sorted(self._copying_brokers)))
+        noun = "broker" if len(self._copying_brokers) == 1 else "brokers"
+        return f"{left}: {noun} {brokers} may still be copying"
 
     @property
     def is_done(self) -> bool:
@@ -250,6 +258,7 @@ class RemoteDeletionTask:
     async def _find(self) -> list[ExpiredSegment]:
         """First segments that can be deleted; other tasks run in between."""
         found: list[ExpiredSegment] = []
+        self._copying_brokers.clear()
         for number, segment in enumerate(self._tools.metadata.segments(self._id), 1):
             if self._may_delete(segment):
                 found.append(ExpiredSegment(segment, DeletionReason.NOT_TIERED))
@@ -261,7 +270,12 @@ class RemoteDeletionTask:
 
     def _may_delete(self, segment: RemoteLogSegmentMetadata) -> bool:
         work, is_copy = self._tools.work, segment.state is SegmentState.COPY_SEGMENT_STARTED
-        return not work.is_in_progress(segment) and (not is_copy or work.is_dangling(segment))
+        if work.is_in_progress(segment):
+            return False
+        if is_copy and not work.is_dangling(segment):
+            self._copying_brokers.add(segment.broker_id)
+            return False
+        return True
 
 
 async def _delete(

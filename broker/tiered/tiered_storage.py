@@ -225,11 +225,28 @@ class TieredStorage:
             self._remover.topics_deleted(delta.deleted_topics)
 
     def metadata_changed(self, delta: MetadataDelta) -> None:
-        """Apply changed configs, after the logs have them."""
+        """Apply changed configs and tiered epochs, after the logs have the configs.
+
+        If the image was loaded from a snapshot, the tiered epoch may change while the configs are equal: the topic was
+        disabled and enabled again in between.
+        """
         if any(kind == images.BROKER for kind, _ in delta.changed_configs):
             self.manager.configs_changed()
         topics = {name for kind, name in delta.changed_configs if kind == images.TOPIC}
+        topics |= _with_changed_tiering(delta)
         if topics:
             for partition in self._partitions:
                 if partition.topic in topics:
                     self.role_changed(partition)
+
+
+def _with_changed_tiering(delta: MetadataDelta) -> set[str]:
+    """Names of the topics whose tiering changed."""
+    before, after = delta.before, delta.image
+    if after.tiering is before.tiering:
+        return set()
+    return {
+        after.topics_by_id[topic_id].name
+        for topic_id, tiering in after.tiering.items()
+        if tiering != before.tiering_of(topic_id) and topic_id in after.topics_by_id
+    }

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from odradek.broker.apis.disable_remote_topic import _find_reason_of
 from odradek.broker.node import CannotStart
-from odradek.protocol.errors import KafkaError
-from odradek.replication.controller.image import DisablePolicy, TieredState, TopicTiering
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.controller.image import (
+    NO_LEADER,
+    DisablePolicy,
+    TieredState,
+    TopicTiering,
+    image_delta,
+)
+from odradek.replication.partition.partition import Partition
 from odradek.testing import Broker
 from tests.support.tiered_topic_broker import VALUES, TieredBroker, stage
 
@@ -107,6 +115,44 @@ async def test_leader_that_remains_in_the_next_leader_epoch_finishes(tmp_path: P
         assert await _find_reason_of(topic, 0, later, services)
         partition.update(later)
         assert await _find_reason_of(topic, 0, later, services) is None
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+async def test_copy_of_a_follower_in_an_offline_log_directory_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_busy: bool
+) -> None:
+    """X-04: the log directory failed during the copy, and its objects are still being written or deleted."""
+
+    async def get(topic: str, topic_id: UUID, index: int) -> Partition:
+        raise KafkaError(ErrorCode.kafka_storage_error)
+
+    async with stage(tmp_path) as tiered:
+        await tiered.create()
+        services = tiered.node.services
+        topic = tiered.node.metadata.image.topics_by_name["orders"]
+        assert services.tiered_storage is not None
+        follower = replace(topic.partitions[0], leader=NO_LEADER)
+        with monkeypatch.context() as patch:
+            patch.setattr(services.partitions, "get", get)
+            patch.setattr(services.tiered_storage.manager.work, "is_busy", lambda id: is_busy)
+            reason = await _find_reason_of(topic, 0, follower, services)
+        assert reason == ("a segment is being copied or deleted" if is_busy else None)
+
+
+async def test_snapshot_with_a_later_tiered_epoch_starts_the_tasks_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """X-10: the configs in the snapshot are those before the disablement, because the topic was enabled again."""
+    async with stage(tmp_path) as tiered:
+        await tiered.create()
+        await tiered.produce(VALUES)  # the broker opens the partition
+        tiered_storage, before = tiered.node.services.tiered_storage, tiered.node.metadata.image
+        assert tiered_storage is not None
+        topic_id = before.topics_by_name["orders"].id
+        after = replace(before, tiering={topic_id: TopicTiering(2, first_epoch=1)})
+        monkeypatch.setattr(tiered_storage.manager, "_tiering_of", after.tiering_of)
+        tiered_storage.metadata_changed(image_delta(before, after))
+        assert tiered_storage.manager._table["orders", 0].tiered_epoch == 2
 
 
 async def test_broker_without_tiered_storage_does_not_start_with_retained_data(

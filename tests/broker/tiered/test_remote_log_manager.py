@@ -305,6 +305,8 @@ async def test_incomplete_copy_is_deleted_once_its_broker_has_ended_its_copies(
         await world.pass_time(65)
         assert world.states() == [(0, STARTED)]
         assert not manager.is_disabled(world.partition)
+        reason = f"1 remote segment is not deleted yet: broker {OTHER} may still be copying"
+        assert manager.disablement_progress(world.partition) == reason
         manager.set_copying_brokers(ID.topic_id, 3, [ME])
         await world.pass_time(0.1)
         assert world.states() == []
