@@ -66,6 +66,8 @@ class VirtualBucket:
         """(operation, key) of every request, failed or not."""
         self.draw: Callable[[str, str], StoreFault | None] | None = None
         """Called with (operation, key) for a random fault if no injected fault matches."""
+        self.on_remove: Callable[[str], None] | None = None
+        """Called with the key of each object before it is removed."""
         self.affected_requests = 0
         """The number of requests that a fault affected."""
         self._clock = clock
@@ -93,6 +95,8 @@ class VirtualBucket:
         self.modified_ms[key] = self._clock.wall_ms() if self._clock is not None else 0
 
     def remove(self, key: str) -> None:
+        if key in self.objects and self.on_remove is not None:
+            self.on_remove(key)
         self.objects.pop(key, None)
         self.modified_ms.pop(key, None)
 

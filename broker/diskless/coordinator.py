@@ -277,6 +277,8 @@ class DisklessCoordinator:
         self.snapshot_offset = -1
         """Offset of the last record in the newest snapshot; -1 if there is none."""
         self.snapshots = None if snapshots is None else CoordinatorSnapshots(self, snapshots)
+        self._storage_error = ""
+        """The last error of the log directory that was logged."""
         self._failure: Exception | None = None
         """Unexpected error of an operation, which `run` raises."""
         self.failed = False
@@ -358,11 +360,14 @@ class DisklessCoordinator:
 
     async def run(self) -> None:
         """Open the state, and apply the committed records until cancelled. A state that cannot be used is removed, and
-        built again from the newest snapshot and the log (D-16, D-20)."""
-        pause_s = 0.0
+        built again from the newest snapshot and the log (D-16, D-20). After an error of the log directory it is opened
+        again after a pause, unless the replica is closed first because the directory is offline."""
+        needs_snapshot, pause_s = False, 0.0
         while True:
-            needs_snapshot = False
             try:
+                if needs_snapshot and self.snapshots is not None:
+                    needs_snapshot = False
+                    await self.snapshots.fetch()
                 await self._run_with_state()
             except* SnapshotNeeded:
                 needs_snapshot = True
@@ -372,11 +377,19 @@ class DisklessCoordinator:
                     self.name,
                     damaged.exceptions[0],
                 )
-            if needs_snapshot and self.snapshots is not None:
-                await self.snapshots.fetch()
-                continue
-            await self._environment.clock.sleep(pause_s)
-            pause_s = RETRY_SECONDS
+            except* OSError as failed:
+                self.mark_failed(failed)
+                self._report_storage_error(first_error(failed))
+                pause_s = RETRY_SECONDS
+            if not needs_snapshot or self.snapshots is None:
+                await self._environment.clock.sleep(pause_s)
+                pause_s = RETRY_SECONDS
+
+    def _report_storage_error(self, error: BaseException) -> None:
+        """Log an error of the log directory, unless it is the same as the last one."""
+        if str(error) != self._storage_error:
+            self._storage_error = str(error)
+            log.error("The state of %s cannot be used, retrying: %s", self.name, error)
 
     async def _run_with_state(self) -> None:
         self.directory = self.log.directory
@@ -848,6 +861,14 @@ class DisklessCoordinator:
                 if indexes:
                     found[topic_id] = ImageTopic(topic.name, indexes)
         return found
+
+
+def first_error(group: BaseExceptionGroup[Any]) -> BaseException:
+    """The first exception of a group that is not a group."""
+    found: BaseException = group
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    return found
 
 
 def _apply(state: DisklessState, entries: Sequence[LogEntry], through_offset: int) -> None:

@@ -100,3 +100,10 @@ class MemoryStateStore:
 
 def database_path(coordinator_id: int, directory: str) -> str:
     return f"{directory}/diskless-metadata-{coordinator_id}.db"
+
+
+def stored_state(coordinator_id: int, content: bytes) -> MemoryDisklessState:
+    """The state with a stored content."""
+    state = MemoryDisklessState(coordinator_id)
+    state.restore(content[TOPIC_ID_BYTES:])
+    return state

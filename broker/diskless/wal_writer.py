@@ -90,6 +90,7 @@ _NOT_FOR_PRODUCERS: Final = frozenset(
         ErrorCode.network_exception,
         ErrorCode.cluster_authorization_failed,
         ErrorCode.invalid_request,
+        ErrorCode.invalid_timestamp,  # the file is too old to be committed: the producer sends another one
     }
 )
 """Errors of a coordinator that a producer would misunderstand; it gets REQUEST_TIMED_OUT, which it retries."""

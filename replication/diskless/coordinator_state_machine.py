@@ -486,13 +486,13 @@ class CoordinatorStateMachine:
         self._check_owners(request.owner_ids)
         if now_ms - uploaded_ms > self._commit_window_ms:
             raise KafkaError(
-                ErrorCode.request_timed_out,
+                ErrorCode.invalid_timestamp,
                 f"The file {request.object_key} is {now_ms - uploaded_ms} ms old. A file can be committed for "
                 f"{self._commit_window_ms} ms after its upload.",
             )
         if uploaded_ms - now_ms > self._commit_window_ms:
             raise KafkaError(
-                ErrorCode.request_timed_out,
+                ErrorCode.invalid_timestamp,
                 f"The upload time of the file {request.object_key} is {uploaded_ms - now_ms} ms in the future: the "
                 "clocks of the brokers differ too much.",
             )
@@ -816,7 +816,7 @@ class FileCommit:
         elif self._was_known and head.log_start_offset:
             # Either it was accepted and has been deleted, or it was refused. Only the producer can retry it.
             raise KafkaError(
-                ErrorCode.request_timed_out,
+                ErrorCode.invalid_request,
                 f"The file {self._request.object_key} was already committed. The coordinator does not know whether "
                 f"the batch at {batch.byte_offset} was.",
             )

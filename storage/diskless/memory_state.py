@@ -80,6 +80,20 @@ class MemoryDisklessState:
         """Return the whole state."""
         return pickle.dumps((self._applied_offset, self._clock_ms, self._partitions, self._files))
 
+    def content(self) -> object:
+        """Everything that the state has, to compare it with another one."""
+        partitions = {
+            key: (
+                each.name,
+                each.log_start_offset,
+                each.high_watermark,
+                each.batches,
+                each.producers,
+            )
+            for key, each in self._partitions.items()
+        }
+        return self._applied_offset, self._clock_ms, partitions, self._files
+
     def restore(self, snapshot: bytes) -> None:
         """Replace the whole state by that of `snapshot`, which is not damaged."""
         restored = pickle.loads(snapshot)

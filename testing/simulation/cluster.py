@@ -89,6 +89,7 @@ DISKLESS_CONFIGS: Mapping[str, str] = {
     "diskless.storage.system.enable": "true",
     "diskless.storage.url": "memory:///",  # any URL opens the world's bucket
     "diskless.metadata.topic.num.partitions": "2",
+    "diskless.coordinator.orphan.scan.grace.period.ms": "0",  # a longer minimum applies
     "log.retention.check.interval.ms": "300",
     "log.initial.task.delay.ms": "0",
 }

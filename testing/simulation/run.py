@@ -23,6 +23,7 @@ from odradek.testing.simulation.checkers import Checkers
 from odradek.testing.simulation.cluster import CLIENTS, SimulatedCluster
 from odradek.testing.simulation.consumer_group import ConsumerGroupWorkload
 from odradek.testing.simulation.disablement_checks import DisablementChecks
+from odradek.testing.simulation.diskless_checks import DisklessChecks
 from odradek.testing.simulation.faults import Coverage, Faults
 from odradek.testing.simulation.history import Anomaly, count_done, find_anomalies
 from odradek.testing.simulation.log_watch import watch_log
@@ -49,6 +50,7 @@ HEALED_WITHIN_S = 10.0
 Two of these and a start in between take 5 s. The summary has the longest time of all runs.
 """
 LIMIT_S = 150.0
+DISKLESS_LIMIT_S = 500.0
 
 
 @dataclass
@@ -131,13 +133,14 @@ class _Simulation:
 
     async def main(self) -> None:
         self._world.wires.set_delay(*DELAY_S)
-        with trio.move_on_after(LIMIT_S) as limit:
+        limit_s = DISKLESS_LIMIT_S if self._plan.diskless else LIMIT_S
+        with trio.move_on_after(limit_s) as limit:
             async with trio.open_nursery() as nursery:
                 await self._play(nursery)
                 nursery.cancel_scope.cancel()
         if limit.cancelled_caught:
             self._run.anomalies.append(
-                Anomaly("timeout", f"not finished in {LIMIT_S:g} virtual seconds")
+                Anomaly("timeout", f"not finished in {limit_s:g} virtual seconds")
             )
 
     async def _play(self, nursery: trio.Nursery) -> None:
@@ -181,6 +184,9 @@ class _Simulation:
             (TOPIC, RECREATED_TOPIC),
             may_dangle=self._may_dangle,
         )
+        diskless = self._diskless_checks(cluster)
+        if diskless is not None:
+            nursery.start_soon(diskless.run)
         faults = Faults(cluster, checkers, work, store, recreation, tiering, work.replicated_topic)
         run.coverage = faults.coverage
         try:
@@ -210,8 +216,12 @@ class _Simulation:
             await work.read_final()
             if self._disables_tiering:
                 disablement.check_log_starts(await work.find_log_starts())
-            if plan.diskless:
-                await work.find_log_starts()
+            if diskless is not None:
+                diskless.check_log_starts(
+                    await work.find_log_starts(),
+                    work.deletion_acknowledged,
+                    work.deletion_requested,
+                )
             run.anomalies += await recreation.final(
                 may_be_deleted=RECREATED_TOPIC in tiering.has_deleted
             )
@@ -224,10 +234,23 @@ class _Simulation:
         await self._within(checkers, checkers.wait_settled)
         checkers.final()
         run.anomalies += disablement.anomalies
+        if diskless is not None:
+            if not run.anomalies and not diskless.anomalies:
+                await diskless.final(work.history.final, work.history.log_starts, work)
+            run.anomalies += diskless.anomalies
         if plan.tiered and not run.anomalies:
             await self._check_tier(cluster, work, tiering, disablement)
         run.anomalies += [Anomaly("node failed", text) for text in cluster.failures]
         await cluster.stop_all()
+
+    def _diskless_checks(self, cluster: SimulatedCluster) -> DisklessChecks | None:
+        plan = self._plan
+        if not plan.diskless:
+            return None
+        topics = (TOPIC, RECREATED_TOPIC)
+        return DisklessChecks(
+            cluster, self._world.bucket, topics, seed=plan.seed, configs=plan.configs
+        )
 
     async def _check_tier(
         self,

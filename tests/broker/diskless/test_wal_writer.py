@@ -38,6 +38,8 @@ class Coordinators:
     unreachable: set[int] = field(default_factory=set)
     lost_responses: int = 0
     hanging: int = 0
+    refused_once: ErrorCode = ErrorCode.none
+    """Error of the next request."""
     leaders: dict[int, int] = field(default_factory=dict)
     requests: list[DisklessCommitFileRequest] = field(default_factory=list)
     ends: dict[UUID | tuple[UUID, int], int] = field(default_factory=dict)
@@ -63,6 +65,9 @@ class Coordinators:
             await trio.sleep(self.seconds)
         finally:
             self.running -= 1
+        if self.refused_once:
+            code, self.refused_once = self.refused_once, ErrorCode.none
+            return [_error(code) for _ in request.batches]
         if any(each.partition_index in self.unreachable for each in request.batches):
             return [_error(ErrorCode.not_coordinator) for _ in request.batches]
         results = [self._commit(request, each) for each in request.batches]
@@ -365,6 +370,21 @@ def test_batches_after_a_failed_first_batch_of_a_producer_are_refused() -> None:
         await trio.sleep(2 * INTERVAL)
         assert [each.outcome and each.outcome.base_offset for each in repeated] == [0, 1]
         assert (await broker.append(idempotent(7, 2))).base_offset == 2
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("code", [ErrorCode.invalid_timestamp, ErrorCode.invalid_request])
+def test_commit_that_can_never_succeed_is_not_repeated(code: ErrorCode) -> None:
+    """The file is too old to be committed (D-23), or its batch may have been deleted: the producer sends the batch
+    again, in another file, and later files do not wait."""
+
+    async def scenario(broker: Broker) -> None:
+        broker.coordinators.refused_once = code
+        with trio.fail_after(4 * INTERVAL):
+            await _expect(broker, ErrorCode.request_timed_out)
+            await _expect(broker, ErrorCode.none)
+        assert len(broker.coordinators.requests) == 2
 
     run(scenario)
 

@@ -51,7 +51,7 @@ class NaiveCoordinator:
     ) -> list[Result]:
         key = request.object_key
         if now_ms - uploaded_ms > self.window_ms:
-            return [("request_timed_out", -1, -1, -1, False) for _ in request.batches]
+            return [("invalid_timestamp", -1, -1, -1, False) for _ in request.batches]
         was_known = key in self.files
         self.files.setdefault(key, request.owner_ids[0] == self.coordinator_id)
         return [self._commit(key, was_known, each, now_ms) for each in request.batches]
@@ -77,7 +77,7 @@ class NaiveCoordinator:
             if error:
                 return error, -1, -1, -1, False
         elif was_known and partition.start > 0:
-            return "request_timed_out", -1, -1, -1, False
+            return "invalid_request", -1, -1, -1, False
         base = partition.end
         last = base + batch.last_offset - batch.base_offset
         partition.end = last + 1

@@ -255,8 +255,7 @@ def test_deleted_batch_is_not_committed_again(coordinator: CoordinatorHarness) -
     coordinator.commit(request)
     coordinator.delete_records(TOPIC, 0, -1)
     result = coordinator.commit(request)[0]
-    assert result.error_code == ErrorCode.request_timed_out
-    assert result.error_code.retriable
+    assert result.error_code == ErrorCode.invalid_request  # the writer does not repeat it
 
 
 def test_file_is_refused_after_the_commit_window(coordinator: CoordinatorHarness) -> None:
@@ -265,7 +264,7 @@ def test_file_is_refused_after_the_commit_window(coordinator: CoordinatorHarness
     records = len(coordinator.records)
     late = commit_request(file_key(1, START_MS - 1), commit_batch(TOPIC, 0, 0))
     result = coordinator.commit(late)[0]
-    assert result.error_code == ErrorCode.request_timed_out
+    assert result.error_code == ErrorCode.invalid_timestamp
     assert len(coordinator.records) == records
     in_time = commit_request(file_key(2, START_MS), commit_batch(TOPIC, 0, 0))
     assert not coordinator.commit(in_time)[0].error_code
@@ -274,7 +273,7 @@ def test_file_is_refused_after_the_commit_window(coordinator: CoordinatorHarness
 def test_file_from_the_future_is_refused(coordinator: CoordinatorHarness) -> None:
     """Clocks may differ by the commit window."""
     late = commit_request(file_key(1, START_MS + WINDOW_MS + 1), commit_batch(TOPIC, 0, 0))
-    assert coordinator.commit(late)[0].error_code == ErrorCode.request_timed_out
+    assert coordinator.commit(late)[0].error_code == ErrorCode.invalid_timestamp
     tolerated = commit_request(file_key(2, START_MS + WINDOW_MS), commit_batch(TOPIC, 0, 0))
     assert not coordinator.commit(tolerated)[0].error_code
 
