@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
@@ -35,6 +35,7 @@ from odradek.broker.coordination.coordinator_runtime import (
     NotCoordinator,
 )
 from odradek.broker.coordination.internal_topics import DISKLESS_METADATA_TOPIC
+from odradek.broker.diskless.metadata_comparison import MetadataComparison, creation_of
 from odradek.broker.diskless.snapshots import (
     CoordinatorSnapshots,
     SnapshotEnvironment,
@@ -46,10 +47,8 @@ from odradek.protocol.records.batch import HEADER_SIZE, batches
 from odradek.protocol.schemas.diskless_apis import (
     DisklessCommitFileRequest,
     DisklessCommitFileResponse,
-    DisklessCreatablePartitions,
     DisklessCreatePartitionsRequest,
     DisklessCreatePartitionsResponse,
-    DisklessDeletableTopicState,
     DisklessDeleteRecordsRequest,
     DisklessDeleteRecordsResponse,
     DisklessDeleteTopicsRequest,
@@ -67,7 +66,6 @@ from odradek.replication.controller.image import MetadataDelta, MetadataImage
 from odradek.replication.diskless.coordinator_state_machine import (
     Changes,
     CoordinatorStateMachine,
-    ImageTopic,
     Operation,
     RemoveFile,
     Request,
@@ -94,9 +92,6 @@ APPLIED_RECORDS_MAX: Final = 2000
 RETRY_SECONDS: Final = 1.0
 DECODED_BATCHES: Final = 32
 """Batches of the log that are decoded without a pause for other tasks."""
-COMPARISON_RETRY_SECONDS: Final = 1.0
-CREATED_PARTITIONS_MAX: Final = 1000
-"""Partitions of one operation that creates those of the metadata image; a topic is not divided."""
 
 
 class CoordinatorNotAvailable(KafkaError):
@@ -271,9 +266,7 @@ class DisklessCoordinator:
         """Whether the state may still have batches of deleted records to remove."""
         self._leading_since = -1
         self._leadership: Leadership | None = None
-        self._to_compare: dict[UUID, None] | None = None
-        """Topics to compare with the metadata image; None is all."""
-        self._comparison_wanted = trio.Event()
+        self._comparison = MetadataComparison(self, environment.image, environment.clock)
         self.snapshot_offset = -1
         """Offset of the last record in the newest snapshot; -1 if there is none."""
         self.snapshots = None if snapshots is None else CoordinatorSnapshots(self, snapshots)
@@ -405,7 +398,7 @@ class DisklessCoordinator:
                 if self._leadership is None:
                     self._begin_leadership()
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._compare_with_metadata)
+                nursery.start_soon(self._comparison.run)
                 if self.snapshots is not None:
                     nursery.start_soon(self.snapshots.run)
                 await self._apply_forever()
@@ -583,8 +576,7 @@ class DisklessCoordinator:
             and self._applied_offset + 1 >= leadership.load_end
         ):
             leadership.serves = True
-            self._to_compare = None
-            self._comparison_wanted.set()
+            self._comparison.begin()
             log.info(
                 "The coordinator of %s serves with the state at offset %d",
                 self.name,
@@ -637,6 +629,10 @@ class DisklessCoordinator:
         await pending.wait()
         return await self.query(fn)
 
+    def metadata_changed(self, delta: MetadataDelta) -> None:
+        """Compare the state with the metadata image again, while this broker leads."""
+        self._comparison.metadata_changed(delta)
+
     # Operations
 
     async def commit_file(self, request: DisklessCommitFileRequest) -> DisklessCommitFileResponse:
@@ -656,7 +652,7 @@ class DisklessCoordinator:
         return await self._perform(
             request,
             lambda machine, now_ms: machine.decide_create_partitions(
-                request, self._image_topics(topic.topic_id for topic in request.topics), now_ms
+                request, self._comparison.topics(topic.topic_id for topic in request.topics), now_ms
             ),
         )
 
@@ -737,9 +733,9 @@ class DisklessCoordinator:
             for batch in request.batches
             if not _has_partition(leadership.machine, batch.topic_id, batch.partition_index)
         }
-        topics = self._image_topics(topic_ids)
+        topics = self._comparison.topics(topic_ids)
         if topics:
-            creation = _creation_of(topics)
+            creation = creation_of(topics)
             await self._read_missing(leadership, creation)
             now_ms = self._environment.clock.wall_ms()
             operation = leadership.machine.decide_create_partitions(creation, topics, now_ms)
@@ -788,80 +784,6 @@ class DisklessCoordinator:
         else:
             leadership.pending.append(operation)
 
-    # Comparison with the metadata image
-
-    def metadata_changed(self, delta: MetadataDelta) -> None:
-        """Compare the state with the image again if a diskless topic was created, extended or deleted."""
-        if not self.serves:
-            return  # a leader compares everything before
-        topics = self._to_compare
-        if topics is not None:
-            for topic_id, _ in delta.changed_partitions:
-                if topic_id in delta.image.diskless_topics:
-                    topics[topic_id] = None
-            for topic_id in delta.deleted_topics:
-                if topic_id in delta.before.diskless_topics:
-                    topics[topic_id] = None
-        if topics is None or topics:
-            self._comparison_wanted.set()
-
-    async def _compare_with_metadata(self) -> None:
-        """Create the partitions that the metadata image assigns to this coordinator, and delete the topics that it
-        lacks, while this broker leads. An image of a leader is never older than that of an earlier leader, so that a
-        topic which the image lacks was deleted."""
-        while True:
-            await self._comparison_wanted.wait()
-            self._comparison_wanted = trio.Event()
-            if not self.serves:
-                continue
-            topics, self._to_compare = self._to_compare, {}
-            try:
-                await self._compare_topics(topics)
-            except KafkaError as error:
-                log.info("%s: topics are compared with the metadata again: %s", self.name, error)
-                self._to_compare = None
-                await self._environment.clock.sleep(COMPARISON_RETRY_SECONDS)
-                self._comparison_wanted.set()
-
-    async def _compare_topics(self, topic_ids: Mapping[UUID, None] | None) -> None:
-        """Compare these topics, or all topics of the image and the state. Raises KafkaError."""
-        if topic_ids is None:
-            known = await self.query_strictly(
-                lambda state: {partition.topic_id for partition in state.partitions()}
-            )
-            topic_ids = dict.fromkeys([*sorted(known), *self._environment.image().diskless_topics])
-        image = self._environment.image()
-        deleted = [each for each in topic_ids if each not in image.topics_by_id]
-        if deleted:
-            topics = tuple([DisklessDeletableTopicState(topic_id=each) for each in deleted])
-            await self.delete_topics(DisklessDeleteTopicsRequest(topics=topics))
-        created: dict[UUID, ImageTopic] = {}
-        partitions = 0
-        for topic_id, topic in self._image_topics(topic_ids).items():
-            created[topic_id] = topic
-            partitions += len(topic.indexes)
-            if partitions >= CREATED_PARTITIONS_MAX:
-                await self.create_partitions(_creation_of(created))
-                created, partitions = {}, 0
-        if created:
-            await self.create_partitions(_creation_of(created))
-
-    def _image_topics(self, topic_ids: Iterable[UUID]) -> dict[UUID, ImageTopic]:
-        """Those of the topics that the image assigns partitions of to this coordinator (D-14)."""
-        image = self._environment.image()
-        found: dict[UUID, ImageTopic] = {}
-        for topic_id in topic_ids:
-            topic = image.topics_by_id.get(topic_id)
-            if topic is not None:
-                indexes = [
-                    index
-                    for index, partition in topic.partitions.items()
-                    if partition.diskless_coordinator == self.coordinator_id
-                ]
-                if indexes:
-                    found[topic_id] = ImageTopic(topic.name, indexes)
-        return found
-
 
 def first_error(group: BaseExceptionGroup[Any]) -> BaseException:
     """The first exception of a group that is not a group."""
@@ -877,19 +799,6 @@ def _apply(state: DisklessState, entries: Sequence[LogEntry], through_offset: in
 
 def _remove_deleted_batches(state: DisklessState) -> bool:
     return state.remove_deleted_batches()
-
-
-def _creation_of(topics: Mapping[UUID, ImageTopic]) -> DisklessCreatePartitionsRequest:
-    return DisklessCreatePartitionsRequest(
-        topics=tuple(
-            [
-                DisklessCreatablePartitions(
-                    topic_id=topic_id, name=topic.name, num_partitions=max(topic.indexes) + 1
-                )
-                for topic_id, topic in topics.items()
-            ]
-        )
-    )
 
 
 def _has_partition(machine: CoordinatorStateMachine, topic_id: UUID, index: int) -> bool:

@@ -78,6 +78,8 @@ class DisklessBrokers:
     clock: VirtualClock = field(default_factory=VirtualClock)
     brokers: dict[int, DisklessBroker] = field(default_factory=dict)
     logs: dict[int, MemoryReplicaLog] = field(default_factory=dict)
+    replicas: dict[tuple[int, int], Replica] = field(default_factory=dict)
+    """By partition of `__diskless_metadata` and broker."""
     sent: list[tuple[int, str]] = field(default_factory=list)
     """Broker and API of every request between brokers."""
     unreachable: set[int] = field(default_factory=set)
@@ -140,6 +142,7 @@ class DisklessBrokers:
         )
         broker = self.brokers[number]
         replica.image = broker.image
+        self.replicas[index, number] = replica
         broker.coordinators.replicas[index] = replica.coordinator
         self.nursery.start_soon(replica.coordinator.run)
         return replica

@@ -202,16 +202,11 @@ async def test_partition_that_the_coordinators_image_lacks_is_retried_until_it_h
         nursery.start_soon(commit)
         await settle()
         assert not results
-        self_image = brokers.image()
-        brokers.brokers[2].image = self_image
-        coordinator: Any = brokers.brokers[2].coordinators.replicas[1]
-        coordinator._environment = _with_image(coordinator._environment, self_image)
+        image = brokers.image()
+        brokers.brokers[2].image = image
+        brokers.replicas[1, 2].image = image
     assert codes(results) == ["none"]
     assert (2, "diskless_create_partitions") in brokers.sent
-
-
-def _with_image(environment: Any, image: Any) -> Any:
-    return replace(environment, image=lambda: image)
 
 
 async def test_topic_without_metadata_is_refused_at_once(
