@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import trio
@@ -19,6 +19,9 @@ from odradek.replication.controller.acls import AclOperation
 from odradek.replication.controller.image import DisablePolicy, PartitionImage, TopicImage
 from odradek.replication.partition.partition import Partition
 from odradek.storage.tiered.segment_metadata import TopicIdPartition
+
+if TYPE_CHECKING:
+    from odradek.broker.tiered.remote_log_manager import RemoteLogManager
 
 WAIT_SECONDS = 1.0
 """Longest wait until this broker's part is done; the controller then sends the request again."""
@@ -113,10 +116,9 @@ async def _find_reason_of(
         is_missing = is_leader and tiering.policy is DisablePolicy.DELETE
         return "this broker needs remote.log.storage.system.enable=true" if is_missing else None
     manager = services.tiered_storage.manager
-    is_busy = manager.work.is_busy(TopicIdPartition(topic.id, topic.name, index))
-    busy = "a segment is being copied or deleted" if is_busy else None
+    id = TopicIdPartition(topic.id, topic.name, index)
     if services.node_id not in image.replicas:
-        return busy
+        return _busy_reason(manager, id)
     try:
         partition = await services.partitions.get(topic.name, topic.id, index)
         if is_leader and partition.leader_epoch != image.leader_epoch:
@@ -126,7 +128,11 @@ async def _find_reason_of(
         return None if manager.is_disabled(partition) else manager.disablement_progress(partition)
     except KafkaError as error:
         # A replica in an offline log directory starts no copy, but its last one may still be in progress.
-        return error.message or str(error) if is_leader else busy
+        return error.message or str(error) if is_leader else _busy_reason(manager, id)
+
+
+def _busy_reason(manager: RemoteLogManager, id: TopicIdPartition) -> str | None:
+    return "a segment is being copied or deleted" if manager.work.is_busy(id) else None
 
 
 HANDLERS = {apis.DISABLE_REMOTE_TOPIC: disable_remote_topic}

@@ -234,7 +234,7 @@ class RemoteDeletionTask:
 
     @property
     def progress(self) -> str:
-        """How many remote segments are left, and why: the last run failed, or other brokers may still copy."""
+        """How many remote segments are left, and why: the error of the last run, or the brokers that may still copy."""
         count = self._tools.metadata.segment_count(self._id)
         if count == 0:
             left = "the summaries of the remote segments are not deleted yet"
