@@ -11,6 +11,8 @@ statements per batch but a few per call, each with many rows.
 
 Removing a million batches takes seconds. `apply` only moves the log start offset, which hides the batches from
 readers, and adds a row to `deletions`; the batches are removed in steps, in the order of the deletions.
+
+Expired producers are not returned. Their rows are removed in passes over the table, of which each `apply` does a part.
 """
 
 from __future__ import annotations
@@ -66,6 +68,10 @@ REMOVED_PER_APPLY: Final = 500
 """Batches of deleted records that one call of `apply` removes at most."""
 ROWS_MAX: Final = 64
 """Rows of one statement."""
+PRODUCERS_PER_APPLY: Final = 64
+"""Producers whose expiration one call of `apply` checks; twice as many as were written if these are more."""
+PRODUCER_PASSES: Final = 8
+"""Passes over the producers in `producer.id.expiration.ms`."""
 END: Final = (1 << 63) - 1
 """Above all offsets: end offset of the deletion of a whole partition."""
 PAGE_BYTES: Final = 4096
@@ -265,6 +271,12 @@ class SqliteDisklessState:
         self._path = path
         self._coordinator_id = identity.coordinator_id
         self._producer_expiration_ms = producer_expiration_ms
+        self._checked_producer = (-1, -1)
+        """Partition id and producer id up to which the current pass has checked the producers."""
+        self._next_pass_ms = -1
+        """Append time of records at which the next pass over the producers begins."""
+        self._written_producers = 0
+        """Rows of producers that were written since the last part of a pass."""
         with translated():
             self._connection = sqlite3.connect(
                 str(path), isolation_level=None, check_same_thread=False, cached_statements=256
@@ -392,6 +404,8 @@ class SqliteDisklessState:
                         self._apply_record(entry.record, entry.append_ms)
             if self._deletions:
                 self._remove(REMOVED_PER_APPLY)
+            if meta.clock_ms >= self._next_pass_ms:
+                self._remove_expired_producers()
             meta.applied_offset = through_offset
 
     def _apply_record(self, record: Any, append_ms: int) -> None:
@@ -574,7 +588,30 @@ class SqliteDisklessState:
             else:
                 self._meta.replace(producer.crc, crc)
             rows.append((*values, producer.batches, crc))
+        self._written_producers += len(rows)
         self._write("INSERT OR REPLACE INTO producers VALUES {}", rows)
+
+    def _remove_expired_producers(self) -> None:
+        """Check the next producers of the pass, and remove the expired ones. `producer` does not return them, so that it
+        makes no difference when they are removed."""
+        limit = max(PRODUCERS_PER_APPLY, 2 * self._written_producers)
+        self._written_producers = 0
+        rows = self._all(
+            """SELECT partition_id, producer_id, last_append_ms, crc FROM producers
+            WHERE (partition_id, producer_id) > (?, ?) ORDER BY partition_id, producer_id LIMIT ?""",
+            (*self._checked_producer, limit),
+        )
+        expired = [row for row in rows if self._is_expired(row[2])]
+        for row in expired:
+            self._meta.remove(row[3])
+        self._write(_DELETE_PRODUCERS, [row[:2] for row in expired])
+        if len(rows) == limit:
+            self._checked_producer = rows[-1][:2]
+        else:
+            self._checked_producer = (-1, -1)
+            self._next_pass_ms = (
+                self._meta.clock_ms + self._producer_expiration_ms // PRODUCER_PASSES
+            )
 
     # --- files ---
 
@@ -991,6 +1028,8 @@ _UPDATE_PARTITIONS = """WITH changed (i, s, h, n, b, c) AS (VALUES {}) UPDATE pa
 _SELECT_PRODUCERS = """WITH keys (p, i) AS (VALUES {})
     SELECT partition_id, producer_id, epoch, last_append_ms, batches, crc
     FROM keys CROSS JOIN producers ON partition_id = p AND producer_id = i"""
+_DELETE_PRODUCERS = """WITH keys (p, i) AS (VALUES {})
+    DELETE FROM producers WHERE (partition_id, producer_id) IN (SELECT p, i FROM keys)"""
 _SELECT_FILES = (
     f"WITH keys (k) AS (VALUES {{}}) SELECT {_FILE} FROM keys CROSS JOIN files ON object_key = k"
 )

@@ -27,6 +27,7 @@ from odradek.storage.diskless.sqlite_state import (
 )
 from odradek.storage.diskless.state import LogEntry, StateDamaged
 from tests.support.diskless_states import (
+    IDENTITY,
     TOPIC,
     apply,
     batch,
@@ -293,3 +294,33 @@ def _contents(state: SqliteDisklessState) -> tuple[Any, ...]:
         [state.find_batches(TOPIC, index, 0, max_batches=0, max_bytes=MAX) for index in (0, 1)],
         state.producer(TOPIC, 0, 77),
     )
+
+
+def stored_producers(state: SqliteDisklessState) -> int:
+    connection = sqlite3.connect(state.path)
+    ((count,),) = connection.execute("SELECT count(*) FROM producers")
+    connection.close()
+    return int(count)
+
+
+def test_rows_of_expired_producers_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D-07: a client that starts often gets many producer ids, and the state does not keep all of them."""
+    monkeypatch.setattr(sqlite_state, "PRODUCERS_PER_APPLY", 2)
+    expiration_ms, producers = 10_000, 300
+    path = database_path(tmp_path, 3)
+    state = SqliteDisklessState(path, IDENTITY, producer_expiration_ms=expiration_ms)
+    apply(state, *created())
+    most = 0
+    for number in range(producers):
+        offset = state.applied_offset + 1
+        added = batch(number, number, producer_id=number, producer_epoch=0, base_sequence=0)
+        state.apply([LogEntry(offset, 1000 * number, committed(key(number), added))], offset)
+        most = max(most, stored_producers(state))
+    assert stored_producers(state) >= 10
+    assert most <= 3 * expiration_ms / 1000
+    assert state.producer(TOPIC, 0, producers - 10) is not None
+    assert state.producer(TOPIC, 0, producers - 11) is None
+    state.close()
+    SqliteDisklessState(path, IDENTITY).close()  # checks the CRCs
