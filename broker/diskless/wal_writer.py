@@ -218,8 +218,9 @@ class WalWriter:
             raise KafkaError(ErrorCode.not_leader_or_follower, "The broker is shutting down.")
 
     def has_space(self, size_bytes: int) -> bool:
-        """Whether a batch of that size can be added at once: there is space, and no earlier batch waits for it."""
-        return not self._waiting and self._fits(size_bytes)
+        """Whether a batch of that size can be added at once: there is space, no earlier batch waits for it, and the writer
+        is not closed."""
+        return not self._waiting and not self._is_closed and self._fits(size_bytes)
 
     def _fits(self, size_bytes: int) -> bool:
         return (

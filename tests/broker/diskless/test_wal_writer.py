@@ -456,6 +456,7 @@ def test_close_commits_what_is_buffered_and_refuses_more() -> None:
         started = trio.current_time()
         await broker.writer.close()
         assert trio.current_time() - started < INTERVAL
+        assert not broker.writer.has_space(1)
         assert added.outcome == AppendOutcome(base_offset=0, log_start_offset=0)
         with pytest.raises(KafkaError, match="shutting down"):
             await broker.add(batch(1))
