@@ -321,9 +321,9 @@ class CoordinatorSnapshots:
         newest, files = self._newest, self._files
         offset = request.snapshot_offset
         if offset < 0:
-            if newest is None:
-                self._is_missing = True
-                self.applied()
+            if newest is None or newest.offset + 1 < self._coordinator.log.start_offset:
+                # The log does not continue an older snapshot
+                self._write_soon()
                 raise KafkaError(
                     ErrorCode.snapshot_not_found, f"{self._coordinator.name} has no snapshot yet"
                 )
@@ -332,6 +332,9 @@ class CoordinatorSnapshots:
         try:
             size, data = await self._run(_size_and_part, files, offset, request.position, max_bytes)
         except FileNotFoundError:
+            if newest is self._newest and newest is not None and newest.offset == offset:
+                self._set_newest(None)  # it was damaged and removed when the state was opened
+                self._write_soon()
             raise KafkaError(
                 ErrorCode.snapshot_not_found,
                 f"{self._coordinator.name} has no snapshot at offset {offset}",
@@ -342,6 +345,11 @@ class CoordinatorSnapshots:
         return DisklessFetchSnapshotResponse(
             snapshot_offset=offset, size=size, position=request.position, data=data
         )
+
+    def _write_soon(self) -> None:
+        """Write a snapshot that another replica asked for, without waiting for the interval."""
+        self._is_missing = True
+        self.applied()
 
     # Fetching
 

@@ -421,6 +421,50 @@ async def test_request_for_a_missing_snapshot_makes_one(setup: Setup) -> None:
         assert caught.value.code is ErrorCode.snapshot_not_found
 
 
+async def test_request_for_a_removed_snapshot_makes_one(setup: Setup) -> None:
+    setup.settings = Settings(1 << 40)
+    source = setup.replica("a", MemoryReplicaLog())
+    request = DisklessFetchSnapshotRequest(coordinator_id=0, position=0, max_bytes=1 << 20)
+    async with leading(source):
+        await commit(source, 3)
+        snapshots = snapshots_of(source)
+        with pytest.raises(KafkaError):
+            await snapshots.read(request)
+        await settle()
+        first = await snapshots.read(request)
+        await commit(source, 1)
+        setup.files.remove(
+            setup.root / "a" / f"diskless-metadata-0.{first.snapshot_offset:020d}.snapshot"
+        )
+        with pytest.raises(KafkaError) as caught:
+            await snapshots.read(request)
+        assert caught.value.code is ErrorCode.snapshot_not_found
+        await settle()
+        second = await snapshots.read(request)
+        assert second.snapshot_offset == source.coordinator.applied_offset
+
+
+async def test_request_for_a_snapshot_below_the_log_start_offset_makes_one(setup: Setup) -> None:
+    """D-20: a follower writes the snapshot that a damaged leader needs, although no more records follow."""
+    setup.settings = Settings(1 << 40)
+    source = setup.replica("a", MemoryReplicaLog())
+    request = DisklessFetchSnapshotRequest(coordinator_id=0, position=0, max_bytes=1 << 20)
+    async with leading(source):
+        await commit(source, 3)
+        snapshots = snapshots_of(source)
+        with pytest.raises(KafkaError):
+            await snapshots.read(request)
+        await settle()
+        await commit(source, 3)
+        source.log.start_offset = source.log.end_offset
+        with pytest.raises(KafkaError) as caught:
+            await snapshots.read(request)
+        assert caught.value.code is ErrorCode.snapshot_not_found
+        await settle()
+        response = await snapshots.read(request)
+        assert response.snapshot_offset == source.coordinator.applied_offset
+
+
 async def test_snapshot_is_kept_while_it_is_fetched(setup: Setup, clock: VirtualClock) -> None:
     source = setup.replica("a", MemoryReplicaLog())
     async with leading(source):
