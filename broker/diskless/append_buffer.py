@@ -51,13 +51,10 @@ class BufferedBatch:
     """A batch of the open file or of a file that is not committed yet; `outcome` is None until it is."""
 
     __slots__ = (
-        "base_sequence",
         "coordinator_id",
         "has_append_time",
         "index",
         "outcome",
-        "producer_epoch",
-        "producer_id",
         "topic_id",
         "waiter",
     )
@@ -70,9 +67,6 @@ class BufferedBatch:
         self.index = index
         self.coordinator_id = coordinator_id
         self.has_append_time = batch.timestamp_type == LOG_APPEND_TIME
-        self.producer_id = batch.producer_id
-        self.producer_epoch = batch.producer_epoch
-        self.base_sequence = batch.base_sequence
         self.outcome: AppendOutcome | None = None
         self.waiter = waiter
         waiter.pending += 1

@@ -88,7 +88,7 @@ class DisklessProduce:
         batch = await self._validate(topic, records)
         writer = self._diskless.writer
         if not writer.has_space(batch.size):
-            await self._wait_for_space(topic, index, batch)
+            await self._wait_for_space(batch)
         if self._waiter is None:
             self._waiter = AppendWaiter(request_id=writer.next_request_id())
         buffered = writer.add(topic.id, index, partition.diskless_coordinator, batch, self._waiter)
@@ -111,13 +111,12 @@ class DisklessProduce:
                 lane=RECORDS_LANE,
             )
 
-    async def _wait_for_space(self, topic: TopicImage, index: int, batch: Batch) -> None:
+    async def _wait_for_space(self, batch: Batch) -> None:
         """Wait while too many bytes are not committed, after the responses to earlier requests were sent."""
         await self._ctx.flush()
         with trio.move_on_at(self.deadline) as limit:
             await self._diskless.writer.wait_for_space(batch.size)
         if limit.cancelled_caught:
-            self._diskless.writer.refuse(topic.id, index, batch)
             raise KafkaError(
                 ErrorCode.request_timed_out,
                 "The broker has too many batches of diskless topics that are not committed.",

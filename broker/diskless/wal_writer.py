@@ -11,9 +11,6 @@ The memory of buffered and uploading batches is bounded. Producers wait (`wait_f
 
 An object is deleted here only if no commit of it was sent. In all other cases it is either known to a coordinator, or
 the orphan scan finds it: the outcome of a commit without a response is unknown.
-
-If the first batch of a producer (sequence 0) fails, its later batches that were already sent are refused with
-OUT_OF_ORDER_SEQUENCE_NUMBER until it is repeated: a coordinator that does not know the producer would accept them.
 """
 
 from __future__ import annotations
@@ -64,9 +61,6 @@ RETRY_SECONDS: Final = 0.05
 RETRY_SECONDS_MAX: Final = 1.0
 FLUSH_SECONDS_MAX: Final = 10.0
 """Time that a shutdown waits for the commit of what is buffered."""
-FIRST_BATCH_SECONDS: Final = 60.0
-"""Time for which later batches of a producer are refused after its first batch failed."""
-FIRST_BATCHES_MAX: Final = 10_000
 
 REPEATED: Final = frozenset(
     {
@@ -177,7 +171,6 @@ class WalWriter:
         """Files that are taken from the buffer and do not have all outcomes."""
         self._is_closed = False
         self._commits = _CommitOrder()
-        self._failed_first = _FailedFirstBatches()
         self._request_id = 0
         self.buffered_bytes = 0
         """Bytes of all batches without an outcome."""
@@ -243,12 +236,6 @@ class WalWriter:
         if self._buffer.add(buffered, batch, trio.current_time()):
             self._is_due.set()
         return buffered
-
-    def refuse(self, topic_id: UUID, index: int, batch: Batch) -> None:
-        """Note a batch that could not be added in time. Later batches of its producer are refused if it was the first."""
-        if batch.producer_id >= 0 and batch.base_sequence == 0:
-            key = (topic_id, index, batch.producer_id)
-            self._failed_first.add(key, batch.producer_epoch, trio.current_time())
 
     # Rotation
 
@@ -367,7 +354,7 @@ class WalWriter:
     ) -> None:
         """Commit the batches of some coordinators, after the files before."""
         await turns.wait(coordinator_ids)
-        numbers = self._without_refused(commit, commit.numbers_of(coordinator_ids))
+        numbers = commit.numbers_of(coordinator_ids)
         started = trio.current_time()
         try:
             for pause in _pauses():
@@ -423,7 +410,6 @@ class WalWriter:
             statistics.file_bytes += commit.wal.size_bytes
             if self._cache is not None:
                 self._cache.put(commit.key, commit.wal.data)
-        self._failed_first.succeeded(batch)
         batch.complete(
             AppendOutcome(
                 ErrorCode.none,
@@ -451,32 +437,10 @@ class WalWriter:
 
     def _fail(self, batches: Iterable[BufferedBatch], code: ErrorCode, text: str) -> None:
         """Fail batches that no coordinator has refused."""
-        now = trio.current_time()
         for batch in batches:
             if batch.outcome is None:
                 self.statistics.failed_batches += 1
-                if batch.producer_id >= 0 and batch.base_sequence == 0:
-                    key = (batch.topic_id, batch.index, batch.producer_id)
-                    self._failed_first.add(key, batch.producer_epoch, now)
                 batch.complete(AppendOutcome(code, text))
-
-    def _without_refused(self, commit: _Commit, numbers: Sequence[int]) -> Sequence[int]:
-        """Refuse the batches that follow a failed first batch of their producer; return the others."""
-        if not self._failed_first:
-            return numbers
-        now = trio.current_time()
-        kept, repeated = [], set()
-        for number in numbers:
-            batch = commit.batch(number)
-            key = (batch.topic_id, batch.index, batch.producer_id)
-            if batch.base_sequence == 0:
-                repeated.add(key)
-            if key not in repeated and self._failed_first.precedes(batch, now):
-                text = "The first batch of the producer was not committed."
-                self._fail([batch], ErrorCode.out_of_order_sequence_number, text)
-            else:
-                kept.append(number)
-        return kept
 
 
 async def _build(file: RotatedFile) -> WalObject:
@@ -591,35 +555,3 @@ class _CommitTurns:
     def end(self, coordinator_ids: Iterable[int]) -> None:
         for each in coordinator_ids:
             self._ended[each].set()
-
-
-class _FailedFirstBatches:
-    """Idempotent producers whose first batch to a partition failed in the last FIRST_BATCH_SECONDS."""
-
-    def __init__(self) -> None:
-        self._failed: dict[tuple[UUID, int, int], tuple[int, float]] = {}
-        """Producer epoch, and when the entry expires, by topic id, partition and producer id."""
-
-    def __bool__(self) -> bool:
-        return bool(self._failed)
-
-    def add(self, key: tuple[UUID, int, int], epoch: int, now: float) -> None:
-        failed = self._failed
-        failed.pop(key, None)
-        failed[key] = epoch, now + FIRST_BATCH_SECONDS
-        for oldest in list(failed)[:1]:
-            if len(failed) > FIRST_BATCHES_MAX or failed[oldest][1] <= now:
-                del failed[oldest]
-
-    def succeeded(self, batch: BufferedBatch) -> None:
-        if self._failed and batch.producer_id >= 0:
-            self._failed.pop((batch.topic_id, batch.index, batch.producer_id), None)
-
-    def precedes(self, batch: BufferedBatch, now: float) -> bool:
-        """Whether `batch` follows a failed first batch in the same epoch."""
-        if batch.base_sequence <= 0:
-            return False
-        epoch, expires_at = self._failed.get(
-            (batch.topic_id, batch.index, batch.producer_id), (-1, 0.0)
-        )
-        return epoch == batch.producer_epoch and now < expires_at

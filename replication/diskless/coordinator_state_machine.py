@@ -13,7 +13,7 @@ the response to send after they are applied. The order of the calls is
     machine.applied(offset)                             # after DisklessState.apply
 
 Operations are decided one after another: between `missing_reads` and `accept` there is no other operation.
-`applied` may be called at any time.
+`applied` is not called between `missing_reads` and the end of a decision.
 
 The machine keeps heads: the part of the state that decisions need. A head that a pending operation changed stays
 in memory until the operation is applied, because the state does not have the change before. Other heads are a cache
@@ -439,8 +439,12 @@ class CoordinatorStateMachine:
         self._append_ms = operation.append_ms
 
     def applied(self, offset: int) -> None:
-        """Report that the state has applied everything up to `offset`."""
+        """Report that the state has applied everything up to `offset`.
+
+        The heads of files are then read again: deletions of records change the state of a file, and not its head.
+        """
         self._applied_offset = max(self._applied_offset, offset)
+        self._files.evict(self._applied_offset)
 
     def _operation(
         self, records: Sequence[Any], response: R, now_ms: int, changes: Changes
@@ -809,7 +813,7 @@ class FileCommit:
                 earlier = find_duplicate(entry, batch)
                 if earlier is not None:
                     return _duplicate(earlier.base_offset, earlier.log_append_ms, head)
-                check_sequence(entry, batch, f"{head.name}-{batch.partition_index}")
+            check_sequence(entry, batch, f"{head.name}-{batch.partition_index}")
             changes.producers[key] = with_batch(
                 entry, batch.producer_epoch, self._producer_batch(batch, head), self._now_ms
             )

@@ -1,4 +1,5 @@
-"""Idempotence of producers at the commit of a file, as in Kafka's ProducerStateManager (KIP-98, KIP-360, D-07)."""
+"""Idempotence of producers at the commit of a file, as in Kafka's ProducerStateManager, except for unknown producers
+(KIP-98, D-07)."""
 
 from __future__ import annotations
 
@@ -24,12 +25,24 @@ def find_duplicate(entry: ProducerEntry, batch: DisklessCommitBatch) -> Producer
     return None
 
 
-def check_sequence(entry: ProducerEntry, batch: DisklessCommitBatch, partition: str) -> None:
-    """Check that a batch of a known producer has the next sequence, or 0 in a new epoch.
+def check_sequence(entry: ProducerEntry | None, batch: DisklessCommitBatch, partition: str) -> None:
+    """Check that a batch has the next sequence of its producer, or 0 in a new epoch.
 
-    The first batch of an unknown producer may have any sequence, because its earlier batches may have been deleted
-    (KIP-360). Raises KafkaError with INVALID_PRODUCER_EPOCH or OUT_OF_ORDER_SEQUENCE_NUMBER.
+    The first batch of an unknown producer has the sequence 0. Kafka accepts any (KIP-360), because one leader appends
+    the batches of a partition. Here, a producer may send its first batch to one broker and the next one to another, and
+    the next one may arrive first. Raises KafkaError with INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, or
+    UNKNOWN_PRODUCER_ID, after which producers begin again with a new epoch: librdkafka treats
+    OUT_OF_ORDER_SEQUENCE_NUMBER as fatal if a topic was recreated, or if its producer was idle for
+    producer.id.expiration.ms.
     """
+    if entry is None:
+        if batch.base_sequence:
+            raise KafkaError(
+                ErrorCode.unknown_producer_id,
+                f"Producer {batch.producer_id} is unknown in partition {partition}, and its first batch has the sequence "
+                f"{batch.base_sequence}",
+            )
+        return
     if batch.producer_epoch < entry.epoch:
         raise KafkaError(
             ErrorCode.invalid_producer_epoch,

@@ -355,25 +355,6 @@ def test_files_are_committed_in_upload_order_although_uploads_overlap() -> None:
     run(scenario)
 
 
-def test_batches_after_a_failed_first_batch_of_a_producer_are_refused() -> None:
-    """A coordinator that does not know the producer would accept them, and the first one would be lost."""
-
-    async def scenario(broker: Broker) -> None:
-        broker.world.bucket.inject(StoreFault(StoreFaultKind.FAILS, operations=("put",), times=1))
-        original, wal_writer.UPLOAD_SECONDS_MAX = wal_writer.UPLOAD_SECONDS_MAX, 0.0  # type: ignore[misc]
-        first = await broker.append(idempotent(7, 0))
-        wal_writer.UPLOAD_SECONDS_MAX = original  # type: ignore[misc]
-        assert first.error_code is ErrorCode.kafka_storage_error
-        second = await broker.append(idempotent(7, 1))
-        assert second.error_code is ErrorCode.out_of_order_sequence_number
-        repeated = [await broker.add(idempotent(7, n)) for n in (0, 1)]
-        await trio.sleep(2 * INTERVAL)
-        assert [each.outcome and each.outcome.base_offset for each in repeated] == [0, 1]
-        assert (await broker.append(idempotent(7, 2))).base_offset == 2
-
-    run(scenario)
-
-
 @pytest.mark.parametrize("code", [ErrorCode.invalid_timestamp, ErrorCode.invalid_request])
 def test_commit_that_can_never_succeed_is_not_repeated(code: ErrorCode) -> None:
     """The file is too old to be committed (D-23), or its batch may have been deleted: the producer sends the batch

@@ -99,8 +99,19 @@ class CoordinatorHarness:
         self.while_reading: Callable[[], None] = lambda: None
         self.reads = 0
         """How often the machine read the state."""
+        self._is_deciding = False
+        self._unreported_offset = -1
 
     def run(self, request: Request, decide: Callable[[], Operation[R]]) -> R:
+        self._is_deciding = True
+        response = self._run(request, decide)
+        self._is_deciding = False
+        if self._unreported_offset >= 0:
+            self.machine.applied(self._unreported_offset)
+            self._unreported_offset = -1
+        return response
+
+    def _run(self, request: Request, decide: Callable[[], Operation[R]]) -> R:
         while reads := self.machine.missing_reads(request):
             self.reads += 1
             values = read_state(self.state, reads)
@@ -120,11 +131,15 @@ class CoordinatorHarness:
         return operation.response
 
     def apply(self, operations: int | None = None) -> None:
-        """Apply the oldest pending operations, by default all."""
+        """Apply the oldest pending operations, by default all. The machine gets the offset after the current decision,
+        as from `Leadership.applied`."""
         for _ in range(len(self.pending) if operations is None else operations):
             entries = self.pending.popleft()
             self.state.apply(entries, entries[-1].offset)
-            self.machine.applied(entries[-1].offset)
+            if self._is_deciding:
+                self._unreported_offset = entries[-1].offset
+            else:
+                self.machine.applied(entries[-1].offset)
 
     def become_leader(self) -> None:
         """Start as a new leader does: everything is applied, and nothing is in memory."""

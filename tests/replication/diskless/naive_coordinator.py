@@ -102,7 +102,7 @@ class NaiveCoordinator:
                 known.clear()
             known.append(each)
         if not known or now_ms - known[-1].append_ms >= self.expiration_ms:
-            return "", None
+            return ("unknown_producer_id" if first else ""), None
         current = known[-1].producer[1]
         if epoch < current:
             return "invalid_producer_epoch", None

@@ -103,7 +103,7 @@ class RandomRun:
                 topic_id, index, byte_offset, records=records, timestamp_type=timestamp_type
             )
         key = (topic_id, index, producer_id)
-        epoch, sequence = self.sequences.get(key, (0, source.choice([0, 0, 7, (1 << 31) - 3])))
+        epoch, sequence = self.sequences.get(key, (0, source.choice([0, 0, 0, 0, 7])))
         kind = source.random()
         if kind < 0.05:
             epoch, sequence = epoch + 1, source.choice([0, 0, 0, 3])
