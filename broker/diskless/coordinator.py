@@ -75,7 +75,7 @@ from odradek.replication.errors import NotLeader
 from odradek.seams.locks import PromptLock
 from odradek.seams.values import state_class, value_class
 from odradek.storage.diskless.state import DisklessState, LogEntry, StateDamaged
-from odradek.storage.errors import LogFailed, NoDescriptors
+from odradek.storage.errors import LogFailed, NoDescriptors, OffsetOutOfRange
 
 if TYPE_CHECKING:
     from odradek.seams.clock import Clock
@@ -523,12 +523,12 @@ class DisklessCoordinator:
         """Read the next committed records from the log. Raises SnapshotNeeded if it starts after them, and KafkaError if
         one of them cannot be decoded."""
         start = self._applied_offset + 1
-        if start < self.log.start_offset:
-            raise SnapshotNeeded(
-                f"{self.name} starts at offset {self.log.start_offset}, and the state has no records after"
-                f" {self._applied_offset}"
-            )
-        data = await self._read_log(start)
+        self._check_log_has(start)
+        try:
+            data = await self._read_log(start)
+        except OffsetOutOfRange:
+            self._check_log_has(start)  # records were deleted meanwhile
+            raise
         entries: list[LogEntry] = []
         through_offset = self._applied_offset
         for number, batch in enumerate(batches(memoryview(data)), 1):
@@ -544,6 +544,14 @@ class DisklessCoordinator:
                 )
             through_offset = batch.last_offset
         return entries, through_offset
+
+    def _check_log_has(self, offset: int) -> None:
+        """Raises SnapshotNeeded if the log starts after `offset`."""
+        if offset < self.log.start_offset:
+            raise SnapshotNeeded(
+                f"{self.name} starts at offset {self.log.start_offset}, and the state has no records after"
+                f" {offset - 1}"
+            )
 
     async def _read_log(self, offset: int) -> Buffer:
         """Read from the log; wait while no file descriptor is available or the log is offline. `partition_gone` follows

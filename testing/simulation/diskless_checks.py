@@ -243,7 +243,6 @@ class DisklessChecks:
             ]
             if live:
                 self._check_object(key, live)
-                self._check_owner(key)
         for topic in self._existing():
             for index, partition in topic.partitions.items():
                 state = self._committed[partition.diskless_coordinator]
@@ -270,17 +269,16 @@ class DisklessChecks:
             if not is_expected:
                 self._add_anomaly("wrong bytes", f"{key} at {start}: {each}")
 
-    def _check_owner(self, key: str) -> None:
-        """Check that the coordinators with live batches are the owner and later owners."""
+    def _describe_owner(self, key: str) -> str | None:
+        """Describe a file without an owner, or whose owner follows a coordinator with live batches."""
         files = {each: state.file(key) for each, state in self._committed.items()}
         known = {each: file for each, file in files.items() if file is not None}
         owner_ids = next(iter(known.values())).owner_ids
         owners = [owner_ids.index(each) for each, file in known.items() if file.is_owner]
         live = [owner_ids.index(each) for each, file in known.items() if file.live_batches]
-        if not owners or (min(live) < max(owners) and len(owners) == 1):
-            self._add_anomaly(
-                "wrong owner", f"{key} of {owner_ids} is owned by {owners}, and needed by {live}"
-            )
+        if owners and min(live) >= max(owners):
+            return None
+        return f"{key} of {owner_ids} is owned by {owners}, and needed by {live}"
 
     def _check_offsets(
         self, topic_id: UUID, index: int, state: MemoryDisklessState, start: int | None
@@ -375,7 +373,7 @@ class DisklessChecks:
             return f"objects without live batches: {more}; the first one is {files}"
         if unused := sorted(tracked - needed):
             return f"files without live batches: {unused}"
-        return None
+        return next((why for key in sorted(needed) if (why := self._describe_owner(key))), None)
 
     def _describe_remaining(self) -> str | None:
         """Describe what remains after the deletion of all topics."""

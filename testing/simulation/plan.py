@@ -44,8 +44,8 @@ DISKLESS_INTERVALS: Mapping[str, Sequence[int]] = {
     "diskless.append.commit.interval.ms": (5, 20, 20, 100),
     "diskless.fetch.poll.interval.ms": (20, 50),
     "diskless.metadata.snapshot.interval.records": (3, 10, 30, 1000),
-    "diskless.file.deletion.grace.period.ms": (0, 500, 3000),
-    "diskless.coordinator.orphan.scan.interval.ms": (1000, 4000),
+    "diskless.file.deletion.grace.period.ms": (0, 500, 3000, 8000),
+    "diskless.coordinator.orphan.scan.interval.ms": (1000, 8000, 8000, 8000),
 }
 MEMBERS = 2
 SHARE = 1 / 3

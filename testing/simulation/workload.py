@@ -297,11 +297,23 @@ class Workload:
             self._connect() as cluster,
             open_producer(cluster, self._clock, entropy, options) as producer,
         ):
+            bundles = self._plan.diskless and entropy.below(2) == 0
+            if bundles:
+                use_one_broker(cluster)
             for number in range(WRITES):
-                await self._write_one(producer, name, number, chance.randrange(PARTITIONS))
+                if bundles:
+                    await self._write_together(producer, name, number * PARTITIONS)
+                else:
+                    await self._write_one(producer, name, number, chance.randrange(PARTITIONS))
                 await self._pause(chance.expovariate(WRITES / RUN_S))
             await self._in_sync.wait()
-            await self._write_everywhere(producer, name, WRITES)
+            await self._write_everywhere(producer, name, WRITES * PARTITIONS if bundles else WRITES)
+
+    async def _write_together(self, producer: Producer, name: str, number: int) -> None:
+        """Write a record to each partition at once, so that they are in one file of diskless topics."""
+        async with trio.open_nursery() as nursery:
+            for partition in range(PARTITIONS):
+                nursery.start_soon(self._write_one, producer, name, number + partition, partition)
 
     async def write_as_new_producer(self) -> None:
         """Write as a new producer after recovery."""
@@ -459,6 +471,12 @@ class Workload:
             await cluster.retrying(
                 partial(delete_topics, cluster, names), timeout_s=OPERATION_TIMEOUT_S
             )
+
+
+def use_one_broker(cluster: Cluster) -> None:
+    """Send the records of all partitions to one broker: every broker takes those of diskless topics."""
+    known_leader = cluster.known_leader
+    cluster.known_leader = lambda topic, partition: known_leader(topic, SHARED)  # type: ignore[method-assign]
 
 
 def raise_to(offsets: dict[int, int], others: Mapping[int, int]) -> None:

@@ -1,7 +1,8 @@
 """The simulator finds planted bugs, each by an anomaly of a kind that the bug causes.
 
 There are two bugs each of elections, truncation, the ISR, log recovery and reassignment, one of a missed leader
-epoch, one of a recreated topic, and bugs of tiered storage, of disabling it, and of group coordinators.
+epoch, one of a recreated topic, and bugs of tiered storage, of disabling it, of diskless topics, and of group
+coordinators.
 
 The run of a seed changes with the code. If the listed seed does not find its bug any more, other seeds are tried,
 and a warning names the first one that finds it.
@@ -20,6 +21,7 @@ from odradek.testing.simulation.run import simulate
 from tests.simulation import (
     planted_bugs,
     planted_disablement_bugs,
+    planted_diskless_bugs,
     planted_group_bugs,
     planted_tier_bugs,
 )
@@ -70,6 +72,14 @@ FOUND_WHILE_DISABLED_BY: Mapping[str, tuple[int, set[str]]] = {
     "publish_copies_of_earlier_tiered_epochs": (2478, {"copy of an earlier tiered epoch"}),
     "delete_before_the_log_start_moves": (1, {"deleted above the log start"}),
 }
+FOUND_IN_DISKLESS_BY: Mapping[str, tuple[int, set[str]]] = {
+    "respond_before_the_high_watermark": (3, {"lost write"}),
+    "ignore_pending_operations": (1, {"lost write"}),
+    "delete_files_without_hand_over": (1, {"live object deleted"}),
+    "ignore_grace_period_of_files": (1, {"deleted too early"}),
+    "store_applied_offset_before_records": (3, {"different states"}),
+    "forget_producers_at_an_election": (0, {"duplicate"}),
+}
 FOUND_BY_GROUP: Mapping[str, tuple[int, set[str]]] = {
     "skip_loading_of_committed_offsets": (2, {"read again", "wrong committed offset"}),
     "skip_fencing_of_offset_commits": (44, {"partition of another member", "read again"}),
@@ -87,12 +97,13 @@ def find(
     *,
     tiered: bool = False,
     disables_tiering: bool = False,
+    diskless: bool = False,
     needs: FaultKind | None = None,
 ) -> None:
     """Fail unless the listed seed or another one finds the bug by an expected kind of anomaly."""
     named, kinds = found_by
     drawn = (
-        draw_plan(seed, tiered=tiered, disables_tiering=disables_tiering)
+        draw_plan(seed, tiered=tiered, disables_tiering=disables_tiering, diskless=diskless)
         for seed in chain([named], count())
     )
     plans = (plan for plan in drawn if needs in (None, *(fault.kind for fault in plan.faults)))
@@ -120,6 +131,9 @@ def test_planted_bugs_all_have_expected_anomalies() -> None:
     assert FOUND_WHILE_DISABLED_BY.keys() == {
         plant.__name__ for plant in planted_disablement_bugs.PLANTED
     }
+    assert FOUND_IN_DISKLESS_BY.keys() == {
+        plant.__name__ for plant in planted_diskless_bugs.PLANTED
+    }
     assert FOUND_BY_GROUP.keys() == {plant.__name__ for plant in planted_group_bugs.PLANTED}
     assert len(FOUND_BY) == 12
 
@@ -130,6 +144,7 @@ def test_planted_bugs_all_have_expected_anomalies() -> None:
         *planted_bugs.PLANTED,
         *planted_tier_bugs.PLANTED,
         *planted_disablement_bugs.PLANTED,
+        *planted_diskless_bugs.PLANTED,
         *planted_group_bugs.PLANTED,
     ],
     ids=lambda plant: plant.__name__,
@@ -158,6 +173,15 @@ def test_planted_bugs_of_tiering_disablement_are_found(
 ) -> None:
     plant(monkeypatch)
     find(FOUND_WHILE_DISABLED_BY[plant.__name__], disables_tiering=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plant", planted_diskless_bugs.PLANTED, ids=lambda plant: plant.__name__)
+def test_planted_bugs_of_diskless_topics_are_found(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    find(FOUND_IN_DISKLESS_BY[plant.__name__], diskless=True)
 
 
 @pytest.mark.slow

@@ -308,12 +308,14 @@ async def test_undecodable_record_fails_the_coordinator_with_one_error(
     assert "offset 1 cannot be decoded" in caplog.text
 
 
+@pytest.mark.parametrize("error", [RuntimeError("disk I/O error"), OSError("disk I/O error")])
 async def test_coordinator_serves_again_after_an_error_of_its_state(
-    caplog: pytest.LogCaptureFixture, autojump_clock: trio.abc.Clock
+    error: Exception, caplog: pytest.LogCaptureFixture, autojump_clock: trio.abc.Clock
 ) -> None:
-    """An unexpected error of the state fails the pending operations; the state is opened again after a pause."""
+    """An error of the state fails the pending operations; the state is opened again after a pause. The log has a
+    traceback only if the cause is not the log directory."""
     async with leading() as replica, trio.open_nursery() as nursery:
-        replica.state.fails_with = RuntimeError("disk I/O error")
+        replica.state.fails_with = error
         call = begin_commit(nursery, replica)
         await settle()
         replica.commit_through(replica.log.end_offset - 1)
@@ -327,6 +329,7 @@ async def test_coordinator_serves_again_after_an_error_of_its_state(
         await settle()
         assert offsets(again) == [0]
     assert "disk I/O error" in caplog.text
+    assert ("Traceback" in caplog.text) is isinstance(error, RuntimeError)
 
 
 async def test_partitions_of_the_image_are_created_and_deleted_topics_removed() -> None:

@@ -25,6 +25,7 @@ from odradek.seams.real_files import RealFiles
 from odradek.storage.diskless.queries import FindPosition, find_batches
 from odradek.storage.diskless.snapshot_files import PART, SnapshotFiles
 from odradek.storage.diskless.state import DisklessState
+from odradek.storage.errors import OffsetOutOfRange
 from odradek.testing.power import Power
 from odradek.testing.virtual_clock import VirtualClock
 from odradek.testing.virtual_disk import VirtualDisk
@@ -307,6 +308,28 @@ async def test_replica_behind_its_log_fetches_a_snapshot_in_parts(
     assert [each.position for each in setup.requests] == [
         1000 * number for number in range(len(setup.requests))
     ]
+
+
+async def test_replica_fetches_a_snapshot_if_records_are_deleted_while_it_reads_them(
+    setup: Setup, caplog: pytest.LogCaptureFixture
+) -> None:
+    """D-20: the log start offset moves between the check of the log and the read."""
+    source = setup.source = setup.replica("a", MemoryReplicaLog())
+
+    class PrunedLog(MemoryReplicaLog):
+        async def read(self, offset: int, max_bytes: int) -> bytes:
+            self.start_offset = source.log.start_offset
+            raise OffsetOutOfRange("offset 0 is below the log start offset")
+
+    async with leading(source):
+        await commit(source, 30)
+        log = PrunedLog()
+        log.end_offset = log.high_watermark = source.coordinator.snapshot_offset + 1
+        follower = setup.replica("b", log)
+        async with running(follower):
+            await restored(follower)
+            assert follower.coordinator.snapshot_offset == source.coordinator.snapshot_offset
+    assert not [each for each in caplog.records if each.levelname == "ERROR"]
 
 
 async def test_interrupted_download_continues(
