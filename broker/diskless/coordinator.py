@@ -200,7 +200,6 @@ class PendingOperation:
 class Leadership:
     """Leadership of this broker without interruption, in one or several leader epochs."""
 
-    since_epoch: int
     load_end: int
     """Log end offset at the election: decisions are made once everything before it is applied."""
     machine: CoordinatorStateMachine
@@ -332,7 +331,7 @@ class DisklessCoordinator:
             producer_expiration_ms=self._environment.producer_expiration_ms,
             elected_ms=self.now_ms(),
         )
-        self._leadership = Leadership(self._leading_since, end, machine, end - 1)
+        self._leadership = Leadership(end, machine, end - 1)
 
     def _end_leadership(self, error: KafkaError) -> None:
         leadership, self._leadership = self._leadership, None

@@ -643,13 +643,6 @@ class CoordinatorRequests:
         )
         return response
 
-    async def send_to_leader(
-        self, coordinator_id: int, api: Api, request: Any, *, timeout_s: float = TIMEOUT_SECONDS
-    ) -> Any:
-        """Send a request to the broker that leads a coordinator, and return the response. Raises KafkaError."""
-        broker_id = self.leader_of(coordinator_id)
-        return await self._send(self._others, broker_id, api, request, timeout_s)
-
     async def _send(
         self,
         connections: Connections,

@@ -68,20 +68,6 @@ class DisklessSettings:
         return self._config.get_int("diskless.metadata.snapshot.interval.bytes")
 
     @property
-    def file_deletion_grace_ms(self) -> int:
-        """Time before an object without live batches is deleted (D-22)."""
-        return self._config.get_int("diskless.file.deletion.grace.period.ms")
-
-    @property
-    def orphan_scan_interval_seconds(self) -> float:
-        return self._config.get_int("diskless.coordinator.orphan.scan.interval.ms") / 1000
-
-    @property
-    def orphan_scan_grace_ms(self) -> int:
-        """Minimum age of an orphan file that is deleted (D-23)."""
-        return self._config.get_int("diskless.coordinator.orphan.scan.grace.period.ms")
-
-    @property
     def producer_id_expiration_ms(self) -> int:
         return self._config.get_int("producer.id.expiration.ms")
 

@@ -63,6 +63,4 @@ def test_settings_have_units_of_their_names() -> None:
     assert settings.buffer_bytes_max == 8 << 20
     assert settings.fetch_poll_interval_seconds == 0.05
     assert settings.object_cache_bytes_max == 256 << 20
-    assert settings.file_deletion_grace_ms == 60_000
-    assert settings.orphan_scan_interval_seconds == settings.orphan_scan_grace_ms / 1000 == 86_400
     assert settings.producer_id_expiration_ms == config.get_int("producer.id.expiration.ms")
