@@ -247,8 +247,11 @@ async def _append_all(
     diskless: DisklessProduce | None,
     ctx: RequestContext,
 ) -> Topics:
-    """Append to the partitions in order; batches of diskless topics are buffered. Passes the event loop if this takes long: rolling a segment creates
-    files, and all partitions of a topic may roll together."""
+    """Append to the partitions in order; batches of diskless topics are buffered.
+
+    Passes the event loop if this takes long: rolling a segment creates files, and all partitions of a topic may roll
+    together.
+    """
     clock, partitions = ctx.services.seams.clock, ctx.services.partitions
     now_ms = clock.wall_ms()
     step_began = None  # only for further partitions: most requests have one

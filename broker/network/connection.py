@@ -1,10 +1,12 @@
 """Connection of one client: reads frames, calls handlers, and sends the responses in the order of the requests.
 
 Requests are handled one at a time, as in Kafka. While one waits (a long poll, a rebalance) the next stays in
-the socket, which limits the client. Only Produce requests to diskless topics overlap (`respond_when_done`). Received requests are handled before the next wait for bytes, and responses
-of `batches_responses` handlers are sent together. After a number of requests, bytes or ms the event loop runs other
-connections; this turn, and large requests, are queued (`BusyConnectionQueue`). Fetches that these requests complete are
-sent before the responses (purgatory.py).
+the socket, which limits the client. Only Produce requests to diskless topics overlap: their responses wait for a commit
+while the next requests are handled (`respond_when_done`).
+
+Received requests are handled before the next wait for bytes, and responses of `batches_responses` handlers are sent
+together. After a number of requests, bytes or ms the event loop runs other connections; this turn, and large requests,
+are queued (`BusyConnectionQueue`). Fetches that these requests complete are sent before the responses (purgatory.py).
 
 A request whose handler does not wait needs no task: after such a request the connection waits in the selector
 that all connections share (seams/selector.py), and its task sleeps until a handler must wait.
@@ -413,6 +415,7 @@ class ClientConnection:
     # Called by handlers whose responses wait, while the next requests are handled
 
     async def respond_when_done(self, ctx: RequestContext, response: DeferredResponse) -> None:
+        """Defer a response. The first one handles the next requests here until no response is deferred."""
         if self._deferred is not None:  # called by a request that `_serve_while_deferred` handles
             self._defer_unsent(self._deferred)
             self._deferred.append(_Deferred(ctx, response))
