@@ -176,7 +176,7 @@ async def list_coordinators(args: argparse.Namespace, cluster: Cluster, seams: S
 
 def _print_coordinators(found: Sequence[CoordinatorDescription]) -> None:
     columns = (
-        "COORDINATOR", "LEADER", "EPOCH", "START", "APPLIED", "END", "SNAPSHOT", "PARTITIONS", "BATCHES",
+        "COORDINATOR", "LEADER", "EPOCH", "START", "END", "LAG", "SNAPSHOT", "PARTITIONS", "BATCHES",
         "LIVE", "FILES", "TO-HAND-OVER", "TO-DELETE", "OLDEST-FILE", "STATE",
     )  # fmt: skip
     print_table(columns, (_coordinator_row(each) for each in found))
@@ -197,8 +197,8 @@ def _coordinator_row(coordinator: CoordinatorDescription) -> tuple[Any, ...]:
         leader,
         state.leader_epoch,
         state.log_start_offset,
-        state.applied_offset,
         state.log_end_offset,
+        state.log_end_offset - state.applied_offset - 1,
         None if state.snapshot_offset < 0 else state.snapshot_offset,
         state.partitions,
         state.batches,

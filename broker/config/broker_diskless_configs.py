@@ -56,7 +56,7 @@ DISKLESS: Rows = (
     row("diskless.coordinator.orphan.scan.interval.ms", LONG, "86400000", LOW, at_least(1), internal=True, effect=True,
         doc="The interval in ms at which the object store is searched for objects that no coordinator knows."),
     row("diskless.coordinator.orphan.scan.grace.period.ms", LONG, "86400000", LOW, at_least(0), internal=True, effect=True,
-        doc="The minimum age in ms of an object that no coordinator knows before it is deleted. Ten minutes is the "
-            "minimum, because a younger object may still be committed."),
+        doc="The minimum age in ms of an object that no coordinator knows before it is deleted. Lower values "
+            "than 20 minutes mean 20 minutes, because a younger object may still be committed."),
 )
 # fmt: on

@@ -29,6 +29,7 @@ from typing import Any, Final, Generic, TypeVar
 from uuid import UUID
 
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.records.batch import MAGIC, MAX_SEQUENCE, NO_SEQUENCE
 from odradek.protocol.schemas.diskless_apis import (
     DisklessCommitBatch,
     DisklessCommitBatchResult,
@@ -75,6 +76,7 @@ from odradek.storage.diskless.state import (
     ProducerBatch,
     ProducerEntry,
 )
+from odradek.storage.diskless.wal_file import WRITE_AHEAD_MULTI_SEGMENT
 
 COMMIT_WINDOW_MS: Final = 600_000
 """Age of a file, by its object key, up to which it can be committed. An older file may have been removed as an orphan."""
@@ -82,6 +84,7 @@ HIGH_WATERMARK: Final = -1
 """Offset of a DeleteRecords request that stands for the high watermark."""
 HEADS_MAX: Final = 8192
 """Heads of each kind that are kept without a pending operation."""
+CREATE_TIME: Final = 0
 LOG_APPEND_TIME: Final = 1
 RECORDS_MAX: Final = 1 << 31
 """A batch has fewer records or as many: its last offset delta has 31 bits."""
@@ -488,6 +491,11 @@ class CoordinatorStateMachine:
         """Return the id of the broker that uploaded the file. Raises KafkaError if the file is refused."""
         uploaded_ms, uploader_id = _parse_key(request.object_key)
         self._check_owners(request.owner_ids)
+        if request.object_format != WRITE_AHEAD_MULTI_SEGMENT:
+            raise KafkaError(
+                ErrorCode.invalid_request,
+                f"The format {request.object_format} of the file {request.object_key} is unknown.",
+            )
         if now_ms - uploaded_ms > self._commit_window_ms:
             raise KafkaError(
                 ErrorCode.invalid_timestamp,
@@ -510,11 +518,15 @@ class CoordinatorStateMachine:
         return uploader_id
 
     def _check_owners(self, owner_ids: tuple[int, ...]) -> None:
-        if self.coordinator_id not in owner_ids or len(set(owner_ids)) != len(owner_ids):
+        if (
+            self.coordinator_id not in owner_ids
+            or len(set(owner_ids)) != len(owner_ids)
+            or min(owner_ids) < 0
+        ):
             raise KafkaError(
                 ErrorCode.invalid_request,
                 f"Owners {list(owner_ids)} do not have the coordinator {self.coordinator_id} exactly once, or have "
-                "another one twice.",
+                "another one twice, or a negative one.",
             )
 
     # Topics and partitions
@@ -799,6 +811,7 @@ class FileCommit:
         changes = self._changes
         head = self._machine.partition(batch.topic_id, batch.partition_index, changes)
         self._check_extent(batch)
+        _check_fields(batch)
         committed = self._positions.get(batch.byte_offset)
         if (
             committed is not None
@@ -913,6 +926,31 @@ class FileCommit:
                 owner_ids=owner_ids,
                 topics=tuple(topics),
             ),
+        )
+
+
+def _check_fields(batch: DisklessCommitBatch) -> None:
+    """Check what the batch's header has in a valid file. Raises KafkaError."""
+    count = batch.last_offset - batch.base_offset + 1
+    if batch.producer_id == NO_PRODUCER:
+        has_valid_producer = batch.base_sequence == batch.last_sequence == NO_SEQUENCE
+    else:
+        has_valid_producer = (
+            batch.producer_id >= 0
+            and batch.producer_epoch >= 0
+            and batch.base_sequence >= 0
+            and batch.last_sequence == (batch.base_sequence + count - 1) & MAX_SEQUENCE
+        )
+    if batch.magic != MAGIC or batch.timestamp_type not in (CREATE_TIME, LOG_APPEND_TIME):
+        raise KafkaError(
+            ErrorCode.invalid_request,
+            f"The batch at {batch.byte_offset} has magic {batch.magic} and timestamp type {batch.timestamp_type}.",
+        )
+    if not has_valid_producer:
+        raise KafkaError(
+            ErrorCode.invalid_request,
+            f"The batch at {batch.byte_offset} has {count} records, producer {batch.producer_id}, epoch "
+            f"{batch.producer_epoch}, and sequences from {batch.base_sequence} to {batch.last_sequence}.",
         )
 
 

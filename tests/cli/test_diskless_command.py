@@ -115,8 +115,8 @@ async def test_coordinators_show_offsets_and_totals(run: Commands) -> None:
     lines = await run("coordinators")
     assert lines[0].split()[:4] == ["COORDINATOR", "LEADER", "EPOCH", "START"]
     assert [line.split()[:6] for line in lines[1:]] == [
-        ["0", "1", "4", "0", "3", "4"],
-        ["1", "1", "4", "0", "3", "4"],
+        ["0", "1", "4", "0", "4", "0"],
+        ["1", "1", "4", "0", "4", "0"],
     ]
     assert "2023-11-14T22:13:20.000Z" in lines[1]
 

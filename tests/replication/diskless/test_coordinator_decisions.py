@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -183,6 +184,36 @@ def test_sequences_of_idempotent_producers(
     else:
         found = [commit(coordinator, n, each)[0] for n, each in enumerate(producers, start=1)]
         assert found == expected
+
+
+INVALID_BATCHES: list[dict[str, Any]] = [
+    {"magic": 1},
+    {"timestamp_type": 7},
+    {"producer_id": 5},
+    {"producer": (5, 0, -1)},
+    {"producer": (5, 0, 0), "last_sequence": 10},
+    {"producer": (-2, 0, 0)},
+    {"base_sequence": 3},
+]
+
+
+@pytest.mark.parametrize("values", INVALID_BATCHES)
+def test_batch_that_no_file_can_have_is_refused(
+    coordinator: CoordinatorHarness, values: dict[str, Any]
+) -> None:
+    """D-05"""
+    invalid, valid = commit_batch(TOPIC, 0, 0, **values), commit_batch(TOPIC, 0, 10)
+    results = coordinator.commit(commit_request(file_key(1), invalid, valid))
+    assert [outcome(each) for each in results] == [("invalid_request", -1, False), (NONE, 0, False)]
+
+
+@pytest.mark.parametrize("change", [{"object_format": 9}, {"owner_ids": (COORDINATOR, -1)}])
+def test_file_of_unknown_format_or_owner_is_refused(
+    coordinator: CoordinatorHarness, change: dict[str, Any]
+) -> None:
+    request = replace(commit_request(file_key(1), commit_batch(TOPIC, 0, 0)), **change)
+    assert coordinator.commit(request)[0].error_code == ErrorCode.invalid_request
+    assert not any(each.__api_key__ == 102 for each in coordinator.records)
 
 
 def test_sequence_after_the_largest_is_0(coordinator: CoordinatorHarness) -> None:
