@@ -15,6 +15,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from uuid import UUID
 
+import trio
+
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.schemas.diskless_apis import (
     DisklessDeleteRecordsPartition,
@@ -35,6 +37,8 @@ log = logging.getLogger("odradek.diskless")
 T = TypeVar("T")
 FIRST_CHECK_SECONDS: Final = 30.0
 """Pause after the start, as in Kafka."""
+COMMIT_SECONDS_MAX: Final = 60.0
+"""Time that one deletion waits for the in-sync replicas, before the next coordinator is checked."""
 CHECKED_PARTITIONS: Final = 500
 """Partitions whose batches are examined in one call of the state, and deleted in one operation."""
 
@@ -90,8 +94,8 @@ class Retention:
             await self.clock.sleep(self.interval_ms() / 1000)
 
     async def check(self, coordinator: RetainingCoordinator) -> int:
-        """Delete the expired batches of a coordinator; returns the number of changed partitions. Raises KafkaError if it
-        is not the leader any more."""
+        """Delete the expired batches of a coordinator; returns the number of changed partitions. Ends if a deletion is not
+        committed in time. Raises KafkaError if it is not the leader any more."""
         keys = await coordinator.query(_partition_keys)
         limited = [(topic_id, index) for topic_id, index in keys if self._limits(topic_id)]
         changed = 0
@@ -104,7 +108,11 @@ class Retention:
             now_ms = self.clock.wall_ms()
             expired = await coordinator.query(partial(_expired, partitions=part, now_ms=now_ms))
             if expired:
-                await coordinator.delete_records(_deletion(expired))
+                with trio.move_on_after(COMMIT_SECONDS_MAX) as limit:
+                    await coordinator.delete_records(_deletion(expired))
+                if limit.cancelled_caught:
+                    log.debug("The deletion of expired batches of %s is delayed", coordinator.name)
+                    return changed
                 changed += len(expired)
         return changed
 

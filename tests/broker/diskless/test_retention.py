@@ -194,6 +194,26 @@ async def test_retention_is_checked_periodically_by_the_leader(
         nursery.cancel_scope.cancel()
 
 
+async def test_deletion_that_is_not_committed_does_not_delay_other_coordinators(
+    world: RetentionWorld, clock: VirtualClock
+) -> None:
+    world.configure("t", retention_ms=60 * MINUTE_MS)
+    await world.commit(90 * MINUTE_MS)
+    world.replica.log.commits_at_once = False
+    for _ in range(2):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.check)
+            await clock.run_for(61)
+            assert not nursery.child_tasks
+        assert world.start() == 0
+    appended = world.replica.log.end_offset
+    world.replica.commit_through(appended - 1)
+    await settle()
+    assert world.start() == 2
+    assert await world.check() == 0
+    assert world.replica.log.end_offset == appended
+
+
 async def test_files_become_unused_with_the_record_of_the_deletion(
     world: RetentionWorld, clock: VirtualClock
 ) -> None:
