@@ -397,7 +397,9 @@ class WalWriter:
         batch = commit.batch(number)
         if result.error_code:
             self.statistics.failed_batches += 1
-            batch.complete(AppendOutcome(_for_producer(result.error_code), result.error_message))
+            code = _for_producer(result.error_code)
+            start = result.log_start_offset
+            batch.complete(AppendOutcome(code, result.error_message, log_start_offset=start))
             return
         statistics = self.statistics
         if result.is_duplicate:

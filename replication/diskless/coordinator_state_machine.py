@@ -805,7 +805,7 @@ class FileCommit:
         try:
             return self._add(batch)
         except KafkaError as error:
-            return _refused(error)
+            return _refused(error, self._log_start_offset(batch, error))
 
     def _add(self, batch: DisklessCommitBatch) -> DisklessCommitBatchResult:
         changes = self._changes
@@ -838,6 +838,14 @@ class FileCommit:
                 f"the batch at {batch.byte_offset} was.",
             )
         return self._accept(batch, head)
+
+    def _log_start_offset(self, batch: DisklessCommitBatch, error: KafkaError) -> int:
+        """The log start offset in the result of a refused batch: -1, except for an unknown producer. Kafka's producer
+        repeats UNKNOWN_PRODUCER_ID without an end if it does not know the offset."""
+        if error.code is not ErrorCode.unknown_producer_id:
+            return -1
+        key = (batch.topic_id, batch.partition_index)
+        return self._machine.partition(*key, self._changes).log_start_offset
 
     def _check_extent(self, batch: DisklessCommitBatch) -> None:
         if (
@@ -982,13 +990,13 @@ def _no_topic(coordinator_id: int, topic_id: UUID) -> str:
     return f"The coordinator {coordinator_id} does not have the topic with the id {topic_id}."
 
 
-def _refused(error: KafkaError) -> DisklessCommitBatchResult:
+def _refused(error: KafkaError, log_start_offset: int = -1) -> DisklessCommitBatchResult:
     return DisklessCommitBatchResult(
         error_code=error.code,
         error_message=error.message,
         assigned_base_offset=-1,
         log_append_time=-1,
-        log_start_offset=-1,
+        log_start_offset=log_start_offset,
     )
 
 

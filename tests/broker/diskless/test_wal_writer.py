@@ -107,7 +107,7 @@ def _error(code: ErrorCode) -> DisklessCommitBatchResult:
         error_message="no",
         assigned_base_offset=-1,
         log_append_time=-1,
-        log_start_offset=-1,
+        log_start_offset=3 if code is ErrorCode.unknown_producer_id else -1,
         is_duplicate=False,
     )
 
@@ -382,6 +382,17 @@ def test_refused_batches_have_the_errors_of_the_coordinator() -> None:
         assert refused.outcome.error_code is ErrorCode.out_of_order_sequence_number
         assert accepted.outcome is not None
         assert accepted.outcome.base_offset == 0
+
+    run(scenario)
+
+
+def test_unknown_producer_gets_the_log_start_offset() -> None:
+    """Kafka's producer repeats UNKNOWN_PRODUCER_ID until it gets the log start offset, and then begins a new epoch."""
+
+    async def scenario(broker: Broker) -> None:
+        broker.coordinators.refused_once = ErrorCode.unknown_producer_id
+        outcome = await broker.append(idempotent(7, 9))
+        assert (outcome.error_code, outcome.log_start_offset) == (ErrorCode.unknown_producer_id, 3)
 
     run(scenario)
 

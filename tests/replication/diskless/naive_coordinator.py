@@ -75,7 +75,8 @@ class NaiveCoordinator:
             if duplicate is not None:
                 return "none", duplicate.base, duplicate.append_ms, partition.start, True
             if error:
-                return error, -1, -1, -1, False
+                start = partition.start if error == "unknown_producer_id" else -1
+                return error, -1, -1, start, False
         elif was_known and partition.start > 0:
             return "invalid_request", -1, -1, -1, False
         base = partition.end

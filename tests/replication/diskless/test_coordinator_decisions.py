@@ -216,6 +216,17 @@ def test_file_of_unknown_format_or_owner_is_refused(
     assert not any(each.__api_key__ == 102 for each in coordinator.records)
 
 
+def test_unknown_producer_gets_the_log_start_offset(coordinator: CoordinatorHarness) -> None:
+    """Kafka's producer begins a new epoch after UNKNOWN_PRODUCER_ID only if it gets the log start offset."""
+    commit(coordinator, 1, (1, 0, 0), (1, 0, 1))
+    coordinator.delete_records(TOPIC, 0, 1)
+    batches = [commit_batch(TOPIC, 0, 10 * n, producer=(n, 0, 2)) for n in (1, 2)]
+    known, unknown = coordinator.commit(commit_request(file_key(2), *batches))
+    assert not known.error_code
+    assert outcome(unknown) == (UNKNOWN_PRODUCER, -1, False)
+    assert unknown.log_start_offset == 1
+
+
 def test_sequence_after_the_largest_is_0(coordinator: CoordinatorHarness) -> None:
     batch = commit_batch(TOPIC, 0, 0, records=MAX_SEQUENCE + 1, producer=(1, 0, 0))
     result = coordinator.commit(commit_request(file_key(1), batch))[0]
