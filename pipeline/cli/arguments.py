@@ -56,8 +56,19 @@ def source_of(args: argparse.Namespace) -> dict[str, str]:
     if args.bootstrap is not None:
         source["kafka.bootstrap.servers"] = args.bootstrap
     if args.tiered is not None:
-        source["tiered.url"] = args.tiered
+        source["tiered.url"] = _absolute_store(args.tiered)
     return source
+
+
+def _absolute_store(target: str) -> str:
+    """Return an absolute directory or a URL: Spark's Python workers may run in another working directory."""
+    from odradek.storage.tiered.store_location import directory_of
+
+    try:
+        directory = directory_of(target)
+    except ValueError:  # reported with the option's name later
+        return target
+    return target if directory is None else str(directory)
 
 
 def add_spark_arguments(parser: argparse.ArgumentParser) -> None:

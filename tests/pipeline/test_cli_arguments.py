@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 import pytest
 
@@ -40,3 +41,16 @@ def test_option_with_its_own_argument_is_refused(option: str, argument: str) -> 
     name = option.partition("=")[0]
     with pytest.raises(BadOption, match=f"^--option {name} is not allowed: use {argument}$"):
         source_of(parsed("--topic", "events", "--option", option))
+
+
+@pytest.mark.parametrize(
+    ("given", "source"),
+    [("a tier", "{cwd}/a tier"), ("s3://bucket/prefix", "s3://bucket/prefix"), ("", "")],
+)
+def test_store_is_independent_of_the_working_directory_of_spark(
+    given: str, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The JVM and its Python workers have the working directory in which the JVM was started."""
+    monkeypatch.chdir(tmp_path)
+    found = source_of(parsed("--tiered", given))
+    assert found == {"tiered.url": source.format(cwd=tmp_path)}
