@@ -129,6 +129,24 @@ def test_requests_of_one_connection_overlap_and_responses_keep_their_order(broke
     assert seconds < 4 * INTERVAL_SECONDS
 
 
+def test_requests_of_one_connection_that_overlap_are_limited(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of six requests, two wait for each commit interval."""
+    monkeypatch.setattr("odradek.broker.network.connection.DEFERRED_MAX", 2)
+    first = next_offset(broker)
+    with connect(broker) as sock:
+        started = time.monotonic()
+        values = produce_values("d", batch_of_size(), acks=-1, timeout_ms=10_000)
+        sock.sendall(b"".join([frame(number, values) for number in range(6)]))
+        responses = [receive_frame(sock) for _ in range(6)]
+        seconds = time.monotonic() - started
+    assert [results(each) for each in responses] == [
+        [(ErrorCode.none, first + n)] for n in range(6)
+    ]
+    assert seconds > 2 * INTERVAL_SECONDS
+
+
 def test_other_requests_between_deferred_responses_keep_their_order(broker: Broker) -> None:
     def metadata(number: int) -> bytes:
         return request_frame(apis.METADATA, 9, number, {"topics": None})
