@@ -162,9 +162,14 @@ def _adopt_marker(root: OsPath, identity_file: OsPath) -> str | None:
 
 def recorded_location(files: Files, identity_file: Path) -> str | None:
     """Return the stored location of the node's object store, a directory or a URL; None if none can be read."""
+    return recorded_store(files, identity_file)[0]
+
+
+def recorded_store(files: Files, identity_file: Path) -> tuple[str | None, str]:
+    """Return the stored location of the node's object store, and the marker of a directory, "" for another store."""
     with suppress(OSError, ValueError, KeyError, TypeError):
-        return _decode_identity(files.read(identity_file))[0]
-    return None
+        return _decode_identity(files.read(identity_file))
+    return None, ""
 
 
 def record_store_url(identity_file: OsPath, url: str) -> None:

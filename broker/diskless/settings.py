@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from odradek.broker.lifecycle.errors import WrongConfig
+from odradek.seams.files import Path
 from odradek.seams.objects import ObjectDenied, ObjectsUnavailable
 from odradek.seams.offload import OBJECTS_LANE
 from odradek.storage.diskless.store_settings import (
+    PREFIX,
     URL,
     diskless_store_url,
     open_diskless_store,
@@ -111,9 +114,38 @@ async def open_store(environment: NodeEnvironment) -> Objects:
     try:
         if environment.config.get_bool("remote.log.storage.system.enable"):
             check_other_directory(properties, environment.seams.files)
+        if environment.metadata.image.diskless_topics:
+            check_same_store(
+                diskless_store_url(properties.get(URL, ""), properties.get(f"{PREFIX}prefix", "")),
+                environment.directories.metadata.path / REMEMBERED_STORE,
+                environment.seams.files,
+            )
         return await environment.seams.offload.run(opened, lane=OBJECTS_LANE)
     except ValueError as error:
         raise WrongConfig(str(error)) from None
+
+
+def check_same_store(url: str, remembered_in: Path, files: Files) -> None:
+    """Check that the store is the one that this broker has used, or the same directory at another path.
+
+    Otherwise, this broker could not read the objects of the others, and they could not read its own. Raises ValueError.
+    """
+    from odradek.seams.store_directory import MARKER_FILE, recorded_store
+    from odradek.storage.tiered.store_location import directory_of_store
+
+    before, marker = recorded_store(files, remembered_in)
+    directory = directory_of_store(url)
+    now = url if directory is None else str(directory)
+    if before in (None, now):
+        return
+    if directory is not None and marker:
+        with suppress(OSError):
+            if bytes(files.read(Path(directory / MARKER_FILE))).decode() == marker:
+                return
+    raise ValueError(
+        f"{URL} is {now}, but this broker has the objects of diskless topics in {before}: change it back. If all objects"
+        f" have been copied, delete {remembered_in} and start again"
+    )
 
 
 def check_other_directory(properties: Mapping[str, str], files: Files) -> None:

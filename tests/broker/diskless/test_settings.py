@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path as OsPath
+
 import pytest
 
 from odradek.broker.config.server_config import ServerConfig
 from odradek.broker.diskless.settings import (
     DisklessSettings,
     check_other_directory,
+    check_same_store,
     check_store,
 )
+from odradek.seams.files import Path
+from odradek.seams.object_store import open_objects
 from odradek.seams.real_files import RealFiles
 from odradek.testing.virtual_object_store import StoreFault, StoreFaultKind
 from odradek.testing.virtual_world import VirtualWorld
@@ -54,6 +59,24 @@ def test_directory_of_tiered_storage_is_refused(directory: str) -> None:
     with pytest.raises(ValueError, match="the directory of tiered storage"):
         check_other_directory(properties, RealFiles())
     check_other_directory(properties | {"diskless.storage.url": "/objects"}, RealFiles())
+
+
+def test_another_store_is_refused_while_diskless_topics_exist(tmp_path: OsPath) -> None:
+    """A broker with another store could not read the objects of the others."""
+    used, moved, other = (tmp_path / name for name in ("used", "moved", "other"))
+    remembered = Path(tmp_path / "diskless-store")
+    files = RealFiles()
+    check_same_store(f"file://{used}", remembered, files)  # nothing is stored yet
+    open_objects(f"file://{used}", identity_file=str(remembered)).put("a", [b"x"])
+    check_same_store(f"file://{used}", remembered, files)
+    used.rename(moved)
+    check_same_store(f"file://{moved}", remembered, files)
+    other.mkdir()
+    for url in (f"file://{other}", "s3://bucket"):
+        with pytest.raises(
+            ValueError, match=f"objects of diskless topics in {used}: change it back"
+        ):
+            check_same_store(url, remembered, files)
 
 
 def test_settings_have_units_of_their_names() -> None:
