@@ -400,6 +400,7 @@ class DisklessCoordinator:
                 nursery.start_soon(self._comparison.run)
                 if self.snapshots is not None:
                     nursery.start_soon(self.snapshots.run)
+                    nursery.start_soon(self.snapshots.prune_repeatedly)
                 await self._apply_forever()
         except* StateDamaged as damaged:
             is_damaged = True

@@ -181,6 +181,11 @@ class CoordinatorRequests:
         ]
         return sorted(alive, key=lambda broker_id: broker_id != partition.leader)
 
+    def in_sync_replicas_of(self, coordinator_id: int) -> Sequence[int]:
+        """The brokers in the ISR of this partition of `__diskless_metadata`."""
+        partition = self._image().partition(DISKLESS_METADATA_TOPIC, coordinator_id)
+        return () if partition is None else partition.isr
+
     def coordinator_ids(self) -> Sequence[int]:
         """All coordinators of the cluster."""
         topic = self._image().topics_by_name.get(DISKLESS_METADATA_TOPIC)

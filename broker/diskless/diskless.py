@@ -83,6 +83,7 @@ class Diskless:
             self.requests.fetch_snapshot,
             lambda: [str(each.path) for each in environment.directories.live],
             self.requests.replicas_of,
+            self.requests.in_sync_replicas_of,
         )
         self.service.snapshots = self.coordinators.read_snapshot
         self.maintenance = Maintenance(environment, self.coordinators, self.requests, objects)

@@ -1,8 +1,8 @@
 """Snapshots of the states of coordinators: written, served to other replicas and fetched from them (KIP-1164, D-20).
 
 Every replica writes a snapshot of its state after a number of records or bytes (`diskless.metadata.snapshot.interval.*`),
-while it applies further records. When it is durable, the leader raises the log start offset of the partition to the
-first offset after it (KIP-630); followers receive that in their Fetch responses, and retention deletes the segments.
+while it applies further records. When every in-sync replica has a durable one, the leader raises the log start offset of
+the partition to the first offset after the oldest of them (KIP-630); followers receive that in their Fetch responses, and retention deletes the segments.
 
 A replica whose state ends below its log start offset fetches the newest snapshot in parts, from the leader or from
 another replica, and installs it. This happens to a new replica, and if the state and the local snapshots were lost. A
@@ -46,6 +46,8 @@ PART_BYTES: Final = 1 << 20
 SERVED_SECONDS: Final = 60.0
 """Time for which an older snapshot is kept after a part of it was read."""
 RETRY_SECONDS: Final = 1.0
+PRUNE_SECONDS: Final = 10.0
+"""Time until a leader asks the other replicas again for their snapshots, after which it deletes records of the log."""
 
 FetchPart = Callable[[int, DisklessFetchSnapshotRequest], Awaitable[DisklessFetchSnapshotResponse]]
 """Sends a request to a broker. Raises KafkaError."""
@@ -144,6 +146,8 @@ class SnapshotEnvironment:
     """Log directories of this broker that can be used."""
     replicas: Callable[[int], Sequence[int]]
     """Brokers with a replica of a partition of `__diskless_metadata`, the leader first."""
+    in_sync_replicas: Callable[[int], Sequence[int]]
+    """Brokers in the ISR of a partition of `__diskless_metadata`."""
 
 
 class CoordinatorSnapshots:
@@ -278,7 +282,7 @@ class CoordinatorSnapshots:
             self._newest.size_bytes if self._newest else 0,
             clock.monotonic() - started,
         )
-        self._prune_log()
+        await self._prune_log()
 
     async def _write_to(self, path: Path, snapshot: StateSnapshot) -> None:
         """Write the snapshot; a cancellation does not wait for its end."""
@@ -301,12 +305,37 @@ class CoordinatorSnapshots:
         self._read_at = {each: at for each, at in self._read_at.items() if at > limit}
         await self._run(files.remove_others, {offset, *self._read_at})
 
-    def _prune_log(self) -> None:
-        """Raise the log start offset of a leader to the first offset after the newest snapshot."""
+    async def prune_repeatedly(self) -> None:
+        """Delete the records that other replicas had no snapshot of before, until cancelled."""
+        while True:
+            await self._environment.clock.sleep(PRUNE_SECONDS)
+            newest = self._newest
+            if newest is not None and newest.offset >= self._coordinator.log.start_offset:
+                await self._prune_log()
+
+    async def _prune_log(self) -> None:
+        """Raise the log start offset of a leader to the first offset that is not in a snapshot of every in-sync replica.
+
+        Any of them may be the next leader, or the only replica after a reassignment. If one has no snapshot yet, or does not
+        respond, nothing is deleted until later; the request makes it write one.
+        """
         coordinator = self._coordinator
-        if self._newest is not None and coordinator.serves:
+        if self._newest is None or not coordinator.serves:
+            return
+        in_sync = self._environment.in_sync_replicas(coordinator.coordinator_id)
+        offset = self._newest.offset
+        try:
+            for broker_id in in_sync:
+                if broker_id != self._environment.broker_id:
+                    part = await self._fetch_part(broker_id, None, 0, max_bytes=1)
+                    offset = min(offset, part.snapshot_offset)
+        except KafkaError as error:
+            log.debug("Records of %s below the snapshot are kept: %s", coordinator.name, error)
+            return
+        is_current = in_sync == self._environment.in_sync_replicas(coordinator.coordinator_id)
+        if is_current and coordinator.serves and offset >= coordinator.log.start_offset:
             try:
-                coordinator.log.delete_before(self._newest.offset + 1)
+                coordinator.log.delete_before(offset + 1)
             except KafkaError as error:
                 log.warning(
                     "Records of %s below the snapshot were not deleted: %s",
@@ -420,14 +449,19 @@ class CoordinatorSnapshots:
         return snapshot
 
     async def _fetch_part(
-        self, broker_id: int, snapshot: Snapshot | None, position: int
+        self,
+        broker_id: int,
+        snapshot: Snapshot | None,
+        position: int,
+        *,
+        max_bytes: int | None = None,
     ) -> DisklessFetchSnapshotResponse:
         """A part with at least one byte, of the newest snapshot if `snapshot` is None. Raises KafkaError."""
         request = DisklessFetchSnapshotRequest(
             coordinator_id=self._coordinator.coordinator_id,
             snapshot_offset=-1 if snapshot is None else snapshot.offset,
             position=position,
-            max_bytes=PART_BYTES,
+            max_bytes=PART_BYTES if max_bytes is None else max_bytes,
         )
         part = await self._environment.fetch_part(broker_id, request)
         if part.error_code is not ErrorCode.none:

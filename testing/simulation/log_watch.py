@@ -71,6 +71,9 @@ EXPECTED: Mapping[tuple[str, str], ErrorCause] = {
     ("odradek.metadata", "could not write a metadata snapshot in %s: "): ErrorCause.DISK,
     ("odradek.tiered", "%s"): ErrorCause.STORE,  # an unavailable store
     ("odradek.diskless", "%s Diskless topics cannot be written or read"): ErrorCause.STORE,
+    ("odradek.diskless", "The batch with offsets %d to %d of %s-%d cannot be read from "): (
+        ErrorCause.STORE  # a half executed read
+    ),
     ("odradek.diskless", "The state of %s cannot be used, retrying: "): ErrorCause.DISK,
     ("odradek.diskless", "The snapshot of %s was not written: "): ErrorCause.DISK,
 }

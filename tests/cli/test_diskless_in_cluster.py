@@ -14,6 +14,7 @@ from odradek.cli import diskless_verify
 from odradek.testing import Cluster
 from tests.cli.command_line import CommandLine
 from tests.support.librdkafka_clients import create_topic
+from tests.support.waiting import deadline
 
 CONFIGS = {
     "log.retention.check.interval.ms": "500",
@@ -81,9 +82,15 @@ def test_verify_under_load_finds_no_problems_and_later_an_exact_state(
                     cluster.restart(2)
         assert producer.errors == []
         assert producer.sent > 1000
-        described = run("diskless", "coordinators", "--json").json["coordinators"]
-        assert all(row["error"] is None for row in described)
-        assert any(row["log_start_offset"] > 0 for row in described), "no snapshot was written"
+        with deadline(
+            60, "a log that is pruned, once all in-sync replicas have snapshots"
+        ) as check:
+            while True:
+                described = run("diskless", "coordinators", "--json").json["coordinators"]
+                assert all(row["error"] is None for row in described)
+                if any(row["log_start_offset"] > 0 for row in described):
+                    break
+                check(0.5)
         assert all(
             row["snapshot_offset"] is not None for row in described if row["log_start_offset"]
         )

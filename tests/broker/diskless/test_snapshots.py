@@ -63,6 +63,7 @@ class Setup:
     source: Replica | None = None
     directories: list[str] = field(default_factory=list)
     """Log directories of the broker, which `replica` is in one of."""
+    in_sync: tuple[int, ...] = (1,)
     requests: list[DisklessFetchSnapshotRequest] = field(default_factory=list)
     change: Callable[[int, DisklessFetchSnapshotResponse], DisklessFetchSnapshotResponse] = (
         lambda number, response: response
@@ -82,6 +83,7 @@ class Setup:
             self.fetch_part,
             lambda: [str(self.root / each) for each in self.directories],
             lambda coordinator_id: (2, 1) if self.source else (1,),
+            lambda coordinator_id: self.in_sync,
         )
         return new_replica(log, self.states, clock=self.clock, snapshots=environment)
 
@@ -181,6 +183,30 @@ async def test_leader_writes_a_snapshot_and_deletes_the_records_below(setup: Set
         assert replica.coordinator.snapshot_offset >= first + 10
         names = [each for each in setup.files.list(setup.root / "a") if "snapshot" in each]
         assert len(names) == 1
+
+
+async def test_leader_deletes_no_records_that_an_in_sync_replica_has_no_snapshot_of(
+    setup: Setup,
+) -> None:
+    """D-20: the in-sync replica may become the leader, or the only replica, before it has applied these records."""
+    source = setup.source = setup.replica("b", MemoryReplicaLog())
+    setup.in_sync = (1,)
+    async with leading(source):
+        await commit(source, 12)
+    older = source.coordinator.snapshot_offset
+    assert older >= 9
+    setup.in_sync = (1, 2)
+    async with leading(setup.replica("a", MemoryReplicaLog())) as replica:
+        await commit(replica, 40)
+        assert replica.coordinator.snapshot_offset > older
+        assert replica.log.start_offset == older + 1
+        setup.change = refuse
+        await commit(replica, 40)
+        assert replica.log.start_offset == older + 1
+
+
+def refuse(number: int, response: DisklessFetchSnapshotResponse) -> DisklessFetchSnapshotResponse:
+    raise KafkaError(ErrorCode.network_exception, "disconnected")
 
 
 async def test_follower_writes_snapshots_but_deletes_no_records(setup: Setup) -> None:
