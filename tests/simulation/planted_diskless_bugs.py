@@ -13,12 +13,19 @@ from odradek.broker.diskless import coordinator, maintenance
 from odradek.broker.diskless.coordinator import PendingOperation
 from odradek.broker.diskless.file_workers import FileWorkEnvironment
 from odradek.broker.diskless.memory_state_store import StoredMemoryState
+from odradek.replication.diskless import coordinator_state_machine
 from odradek.replication.diskless.coordinator_state_machine import (
     CoordinatorStateMachine,
     StateReads,
     StateValues,
 )
-from odradek.storage.diskless.state import DisklessState, FileState, FileStatus, LogEntry
+from odradek.storage.diskless.state import (
+    DisklessState,
+    FileState,
+    FileStatus,
+    LogEntry,
+    ProducerEntry,
+)
 
 
 def respond_before_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
@@ -78,14 +85,20 @@ def store_applied_offset_before_records(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_producers_at_an_election(patch: pytest.MonkeyPatch) -> None:
-    """A new coordinator does not know the earlier batches of idempotent producers (D-07)."""
-    honest = coordinator.read_state
+    """A new coordinator does not know the earlier batches of idempotent producers, and accepts any as the first one
+    (D-07)."""
+    honest, honest_check = coordinator.read_state, coordinator_state_machine.check_sequence
 
     def read_state(state: DisklessState, reads: StateReads) -> StateValues:
         values = honest(state, reads)
         return replace(values, producers=dict.fromkeys(values.producers))
 
+    def check_sequence(entry: ProducerEntry | None, *args: Any) -> None:
+        if entry is not None:
+            honest_check(entry, *args)
+
     patch.setattr(coordinator, "read_state", read_state)
+    patch.setattr(coordinator_state_machine, "check_sequence", check_sequence)
 
 
 PLANTED = [
