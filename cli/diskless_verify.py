@@ -75,7 +75,10 @@ class VerificationResult:
 
 async def verify(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> int:
     """Verify the store of --config or --url against the cluster. Returns 1 for problems or orphans."""
-    verification = DisklessVerification(args, cluster, seams, open_store(args, seams))
+    if cluster.cluster_id is None:
+        await cluster.refresh()
+    objects = open_store(args, seams, cluster.cluster_id or "")
+    verification = DisklessVerification(args, cluster, seams, objects)
     audit = FileAudit()
     result = await verification.run(audit)
     verification.progress.end()
@@ -86,8 +89,8 @@ async def verify(args: argparse.Namespace, cluster: Cluster, seams: Seams) -> in
     return FAILED if result.problems or result.orphans else 0
 
 
-def open_store(args: argparse.Namespace, seams: Seams) -> Objects:
-    """Open the store of --config or --url. No request is sent. Raises WrongUsage."""
+def open_store(args: argparse.Namespace, seams: Seams, cluster_id: str) -> Objects:
+    """Open the cluster's part of the store of --config or --url. No request is sent. Raises WrongUsage."""
     try:
         if args.config is not None:
             from odradek.broker.config.properties import parse_properties
@@ -103,6 +106,7 @@ def open_store(args: argparse.Namespace, seams: Seams) -> Objects:
         url = diskless_store_url(
             properties.get("diskless.storage.url", ""),
             properties.get("diskless.storage.prefix", ""),
+            cluster_id,
         )
         directory = directory_of_store(url)
         # Opening a missing directory would create it
@@ -110,7 +114,7 @@ def open_store(args: argparse.Namespace, seams: Seams) -> Objects:
             raise WrongUsage(
                 f"directory {directory} does not exist: specify the directory or URL of the brokers"
             )
-        return open_diskless_store(properties, seams)
+        return open_diskless_store(properties, seams, cluster_id=cluster_id)
     except (ValueError, FileNotFoundError) as error:
         raise WrongUsage(str(error)) from None
 

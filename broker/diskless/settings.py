@@ -109,6 +109,7 @@ async def open_store(environment: NodeEnvironment) -> Objects:
         open_diskless_store,
         properties,
         environment.seams,
+        cluster_id=environment.cluster_id,
         remembered_in=environment.directories.metadata.path / REMEMBERED_STORE,
     )
     try:
@@ -116,7 +117,11 @@ async def open_store(environment: NodeEnvironment) -> Objects:
             check_other_directory(properties, environment.seams.files)
         if environment.metadata.image.diskless_topics:
             check_same_store(
-                diskless_store_url(properties.get(URL, ""), properties.get(f"{PREFIX}prefix", "")),
+                diskless_store_url(
+                    properties.get(URL, ""),
+                    properties.get(f"{PREFIX}prefix", ""),
+                    environment.cluster_id,
+                ),
                 environment.directories.metadata.path / REMEMBERED_STORE,
                 environment.seams.files,
             )
@@ -155,7 +160,8 @@ def check_other_directory(properties: Mapping[str, str], files: Files) -> None:
     from odradek.storage.tiered.store_location import directory_of_store
 
     tiered = directory_of_store(RemoteStorageSettings(properties).url(files))
-    diskless = directory_of_store(diskless_store_url(properties.get(URL, "")))
+    of_any_cluster = directory_of_store(diskless_store_url(properties.get(URL, ""), "", "cluster"))
+    diskless = None if of_any_cluster is None else of_any_cluster.parent
     if tiered is not None and diskless in (tiered, tiered.parent):
         raise ValueError(
             f"{URL} is {diskless}, which is the directory of tiered storage: specify another directory"

@@ -28,9 +28,13 @@ URL: Final = "diskless.storage.url"
 
 
 def open_diskless_store(
-    properties: Mapping[str, str], seams: Seams, *, remembered_in: Path | None = None
+    properties: Mapping[str, str],
+    seams: Seams,
+    *,
+    cluster_id: str,
+    remembered_in: Path | None = None,
 ) -> Objects:
-    """Open the store. It sends no request, because the store may be unavailable when the broker starts.
+    """Open the store of a cluster. It sends no request, because the store may be unavailable when the broker starts.
 
     The path of a directory is stored in `remembered_in`, so that another directory is not used or created by mistake
     later. It blocks, so that the event loop calls it through Offload.
@@ -40,15 +44,19 @@ def open_diskless_store(
         if name.startswith(PREFIX) and name != ENABLE:
             found.take(name, name.removeprefix(PREFIX), value)
     return seams.open_objects(
-        diskless_store_url(found.get("url"), found.get("prefix")),
+        diskless_store_url(found.get("url"), found.get("prefix"), cluster_id),
         found.options(),
         found.timeouts(),
         None if remembered_in is None else str(remembered_in),
     )
 
 
-def diskless_store_url(target: str, prefix: str = "") -> str:
-    """URL of the store that the value of `diskless.storage.url` names."""
+def diskless_store_url(target: str, prefix: str, cluster_id: str) -> str:
+    """URL of a cluster's part of the store that the value of `diskless.storage.url` names.
+
+    Several clusters may have the same store: the orphan scan of one does not see the objects of the others. Raises
+    ValueError for an invalid value.
+    """
     if "://" not in target and not target.startswith(("/", "~")):
         raise ValueError(
             f"{URL} is {target!r}: set it to the URL of a store, like file:///var/lib/diskless, "
@@ -58,7 +66,7 @@ def diskless_store_url(target: str, prefix: str = "") -> str:
         directory = directory_of(target)
     except ValueError as error:
         raise ValueError(f"{URL}: {error}") from None
-    prefix = prefix.strip("/")
+    prefix = f"{prefix.strip('/')}/{cluster_id}".lstrip("/")
     if directory is None:
-        return f"{target.rstrip('/')}/{prefix}" if prefix else target
+        return f"{target.rstrip('/')}/{prefix}"
     return f"file://{quote(str(directory / prefix))}"

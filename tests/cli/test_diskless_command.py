@@ -47,7 +47,7 @@ class Commands:
         return json.loads("\n".join(await self(*words, "--json", code=code)))
 
     async def verify(self, *words: str, code: int = 0) -> Any:
-        return await self.json("verify", "--url", str(self.world.store), *words, code=code)
+        return await self.json("verify", "--url", str(self.world.store.parent), *words, code=code)
 
 
 @pytest.fixture
@@ -57,8 +57,8 @@ async def run(
     """Two coordinators with three files of topic `orders`, which has four partitions."""
     monkeypatch.setattr(diskless_verify, "SETTLE_S", 0.01)
     monkeypatch.setattr("odradek.client.diskless_admin.SETTLE_S", 0.1)
-    world = ScriptedDiskless(tmp_path / "store")
-    world.store.mkdir()
+    world = ScriptedDiskless(tmp_path / "store" / "scripted")
+    world.store.mkdir(parents=True)
     world.create("orders", 4)
     world.classic["classic"] = 1
     world.commit(("orders", 0, 3), ("orders", 1, 2), ("orders", 0, 1))
@@ -251,7 +251,7 @@ async def test_verify_reads_every_live_batch(run: Commands) -> None:
     assert (found["partitions"], found["batches"], found["files"]) == (4, 5, 3)
     assert (found["objects_verified"], found["problems"], found["untracked"]) == (3, [], [])
     assert found["bytes_read"] == found["live_bytes"] > 0
-    lines = await run("verify", "--quick", "--url", str(run.world.store))
+    lines = await run("verify", "--quick", "--url", str(run.world.store.parent))
     assert lines[-1] == "3 files, 3 with live batches, sizes verified: 0 problems, 0 orphans"
 
 
@@ -294,7 +294,7 @@ async def test_verify_reports_orphans_that_are_old(run: Commands) -> None:
         recent: "recent",
         "diskless/readme": "stray",
     }
-    lines = await run("verify", "--url", str(run.world.store), "--older-than", "7200")
+    lines = await run("verify", "--url", str(run.world.store.parent), "--older-than", "7200")
     assert lines[-1].endswith("0 problems, 0 orphans")
 
 
@@ -350,7 +350,8 @@ async def test_verify_while_batches_are_deleted_has_no_problems(
 async def test_verify_of_cluster_without_diskless_topics_fails(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    world = ScriptedDiskless(tmp_path)
+    world = ScriptedDiskless(tmp_path / "scripted")
+    world.store.mkdir()
     del world.states[:]
     async with scripted_broker(world.respond) as broker:
         world.address = broker.address

@@ -57,7 +57,7 @@ def test_diskless_topics_are_in_the_store(tmp_path: Path) -> None:
     with Broker(data=data, diskless=objects) as broker:
         broker.create_topic("t", 1, {"diskless.enable": "true"})
         produce(broker.bootstrap, "t", [b"still here"], partition=0)
-    assert list((objects / "diskless").iterdir())
+    assert list(objects.glob("*/diskless/*"))
     assert not list(data.glob("t-*"))
     with Broker(data=data, diskless=objects) as broker:
         assert consume(broker.bootstrap, "t", 1) == [b"still here"]
