@@ -15,7 +15,7 @@ from odradek.testing.simulation.run import simulate
 from odradek.testing.simulation.summary import MismatchedRun, Summary, load_progress, save_progress
 from odradek.testing.simulation.worker import to_row
 
-RUN = {"seeds": [0, 2], "nodes": 1, "tiered": False, "disables_tiering": False}
+RUN = {"seeds": [0, 2], "nodes": 1, "tiered": False, "disables_tiering": False, "diskless": False}
 
 
 def summary_of(*rows: dict[str, object]) -> Summary:
