@@ -34,7 +34,7 @@ from odradek.replication.diskless.coordinator_state_machine import (
 )
 from odradek.storage.diskless.memory_state import MemoryDisklessState
 from odradek.storage.diskless.object_key import object_key
-from odradek.storage.diskless.state import LogEntry
+from odradek.storage.diskless.state import DisklessState, LogEntry
 
 R = TypeVar("R")
 COORDINATOR = 3
@@ -87,11 +87,12 @@ def commit_request(
 class CoordinatorHarness:
     """Decides requests one after another. `while_reading` is called whenever the machine reads the state."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, state: DisklessState | None = None, **options: Any) -> None:
+        """`state` is an empty state; in memory by default."""
         defaults = {"commit_window_ms": WINDOW_MS, "producer_expiration_ms": EXPIRATION_MS}
         self._options: dict[str, Any] = defaults | options
         self.machine = CoordinatorStateMachine(COORDINATOR, **self._options)
-        self.state = MemoryDisklessState(COORDINATOR, producer_expiration_ms=EXPIRATION_MS)
+        self.state = state or MemoryDisklessState(COORDINATOR, producer_expiration_ms=EXPIRATION_MS)
         self.now_ms = START_MS
         self.records: list[Any] = []
         """All records, which have the offsets from 0."""
@@ -140,6 +141,10 @@ class CoordinatorHarness:
                 self._unreported_offset = entries[-1].offset
             else:
                 self.machine.applied(entries[-1].offset)
+
+    def remove_deleted_batches(self) -> None:
+        while self.state.remove_deleted_batches():
+            pass
 
     def become_leader(self) -> None:
         """Start as a new leader does: everything is applied, and nothing is in memory."""

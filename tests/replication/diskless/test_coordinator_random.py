@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 
 from odradek.protocol.schemas.diskless_apis import DisklessCommitBatch, DisklessCommitFileRequest
-from odradek.storage.diskless.memory_state import MemoryDisklessState
 from odradek.storage.diskless.object_key import parse_object_key
+from odradek.storage.diskless.sqlite_check import StateIdentity
+from odradek.storage.diskless.sqlite_state import SqliteDisklessState
+from odradek.storage.diskless.state import DisklessState
 from tests.replication.diskless.coordinator_harness import (
     COORDINATOR,
     EXPIRATION_MS,
@@ -51,9 +54,11 @@ APPLYING = [apply_at_once, apply_at_random, apply_late]
 class RandomRun:
     """One run of a seed: the machine and the model do the same."""
 
-    def __init__(self, seed: int, applying: Applying, heads_max: int) -> None:
+    def __init__(
+        self, seed: int, applying: Applying, heads_max: int, state: DisklessState | None = None
+    ) -> None:
         self.source = random.Random(seed)
-        self.coordinator = CoordinatorHarness(heads_max=heads_max)
+        self.coordinator = CoordinatorHarness(state, heads_max=heads_max)
         self.model = NaiveCoordinator(COORDINATOR, WINDOW_MS, EXPIRATION_MS)
         applied = random.Random(seed + 1)
         self.apply = lambda: applying(self.coordinator, applied)
@@ -110,7 +115,7 @@ class RandomRun:
         elif kind < 0.10:
             epoch = max(0, epoch - 1)
         elif kind < 0.15:
-            sequence += 1
+            sequence = (sequence + 1) & 0x7FFFFFFF
         elif kind < 0.35:
             sequence, records = max(0, sequence - source.randrange(1, 8)), 1
         if kind >= 0.35 or kind < 0.05:
@@ -180,6 +185,7 @@ class RandomRun:
     def remove_file(self) -> None:
         if self.commits:
             self.coordinator.apply()  # workers act on the applied state
+            self.coordinator.remove_deleted_batches()
             key = self.source.choice(self.commits).object_key
             uploaded_ms, _ = parse_object_key(key)
             expected = self.model.remove_file(key, uploaded_ms, self.coordinator.now_ms)
@@ -190,7 +196,8 @@ class RandomRun:
 
     def check_state(self) -> None:
         self.coordinator.apply()
-        state: MemoryDisklessState = self.coordinator.state
+        self.coordinator.remove_deleted_batches()
+        state = self.coordinator.state
         partitions = {
             (each.topic_id, each.index): (each.log_start_offset, each.high_watermark)
             for each in state.partitions()
@@ -211,3 +218,18 @@ def test_results_are_those_of_the_model(seed: int) -> None:
     first = runs[0]
     assert all(run.coordinator.records == first.coordinator.records for run in runs)
     assert all(run.results == first.results for run in runs)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_results_are_the_same_with_a_database(seed: int, tmp_path: Path) -> None:
+    """D-16, D-17: SQLite instead of the state in memory."""
+    identity = StateIdentity("cluster", UUID(int=5), COORDINATOR)
+    state = SqliteDisklessState(
+        tmp_path / "state.db", identity, producer_expiration_ms=EXPIRATION_MS
+    )
+    run = RandomRun(seed, apply_at_random, 0, state)
+    run.run()
+    state.close()
+    in_memory = RandomRun(seed, apply_at_once, 1000)
+    in_memory.run()
+    assert run.results == in_memory.results
